@@ -7,10 +7,13 @@
 #include <iconv.h>
 #include <langinfo.h>
 #include <locale.h>
+#include <stdarg.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 /* A stream that converts UTF-8 to the terminal's encoding. */
@@ -115,4 +118,34 @@ void language_open(int argc, char **argv)
     char *directory = path_shipped_in("locale", "");
     if (directory) translate_open(directory);
     free(directory);
+}
+
+int language_columns(void)
+{
+    struct winsize size;
+    bool terminal = isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0;
+    return terminal && size.ws_col > 20 ? size.ws_col : 0;
+}
+
+void print_wrapped(int at, int indent, const char *text)
+{
+    int columns = language_columns();
+    while (columns > at + 10 && text_columns(text, SIZE_MAX) > columns - at) {
+        size_t bytes = text_line(text, columns - at);
+        printf("%.*s\n%*s", (int)bytes, text, indent, "");
+        text += bytes;
+        text += strspn(text, " ");
+        at = indent;
+    }
+    printf("%s\n", text);
+}
+
+void print_line(int indent, const char *format, ...)
+{
+    char text[1024];
+    va_list args;
+    va_start(args, format);
+    text_format(text, sizeof text, format, args);
+    va_end(args);
+    print_wrapped(0, indent, text);
 }

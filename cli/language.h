@@ -9,6 +9,14 @@
  * what they write to it; files and pipes get UTF-8. */
 void language_open(int argc, char **argv);
 
+/* Returns the columns of the terminal that stdout is; 0: it is none. */
+int language_columns(void);
+/* Prints a text and a newline. On a terminal, lines break between words at its width; further lines begin at
+ * column `indent`. at: column at which the text begins. */
+void print_wrapped(int at, int indent, const char *text);
+/* The same of a printf text, whose format is translated. */
+void print_line(int indent, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
 /* stdout without conversion, for ncurses, which converts by itself. */
 FILE *language_plain_stdout(void);
 

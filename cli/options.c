@@ -1,5 +1,6 @@
 /* Parses and prints option tables: see command.h. */
 #include "cli/command.h"
+#include "cli/language.h"
 #include "core/base/file.h"
 #include "core/base/nearest.h"
 
@@ -201,6 +202,7 @@ void arguments_free(struct arguments *args)
 
 void command_help(const struct command *command)
 {
+    enum { HELP_COLUMN = 31 };
     printf(_("Usage: meopt %s%s%s%s\n\n%s\n"), command->name, command->options ? _(" [options]") : "",
            command->operands[0] ? " " : "", command->operands, translation(command->summary));
     if (command->details) printf("\n%s\n", translation(command->details));
@@ -211,9 +213,12 @@ void command_help(const struct command *command)
         if (o->letter) snprintf(letter, sizeof letter, "-%c, ", o->letter);
         snprintf(left, sizeof left, "%s--%s%s%s", letter, o->name, o->value ? " " : "",
                  o->value ? o->value : "");
-        printf("  %-28s %s", left, translation(o->help));
-        if (o->choices) printf(": %s", o->choices);
-        printf("\n");
+        char *help =
+            xasprintf("%s%s%s", translation(o->help), o->choices ? ": " : "", o->choices ? o->choices : "");
+        printf("  %-28s ", left);
+        print_wrapped(HELP_COLUMN, HELP_COLUMN, help);
+        free(help);
     }
-    printf("  %-28s %s\n", "-h, --help", _("print this help; details: man meopt-..."));
+    printf("  %-28s ", "-h, --help");
+    print_wrapped(HELP_COLUMN, HELP_COLUMN, _("print this help; details: man meopt-..."));
 }

@@ -8,17 +8,20 @@ trap 'rm -rf "$work"' EXIT
 # Functions that translate their own texts, by the position of a text among their arguments.
 first='_ N_ log_info log_warn io_error screen_refused log_row row'
 second='line_advise damaged table_warn bad restart_part invalid_bundle stop_writing log_row row set_unsupported show_message
-  monitor_note label_names_report report_empty heartbeat_agree write_error png_error screen_refused refuse report_library'
+  monitor_note label_names_report report_empty heartbeat_agree write_error png_error screen_refused refuse report_library print_line'
 third='error_set error_errno line_advise doctor_add damaged refuse source_error send_request file_below_error unlisted
-  contradiction next_mirror unsupported KIND weights_refuse_missing report_library copy comm_name_rank'
+  contradiction next_mirror unsupported KIND weights_refuse_missing report_library copy comm_name_rank optim_fail'
 fourth='error_set error_errno bad refuse source_error problem work_add dash_put screen_put comm_agree unlisted next_mirror allocate
-  node_error document_at work_result comm_name_rank unsupported'
+  node_error document_at work_result comm_name_rank unsupported out_of_range'
 fifth='bad problem dash_put node_error note_ambiguous comm_name_rank'
 seventh='document_error'
 eighth='document_error'
 find core cli fetch -name '*.[ch]' | LC_ALL=C sort |
     grep -vE '^core/(compare/(paper|output_html|plot_svg|plot_pdf)|run/prometheus|weights/write_pt)' >"$work/files"
-"$messages" >"$work/tables.c"
+{
+    "$messages"
+    sed -n 's/^ *about: \(.*\)/N_("\1")/p' configs/sources.yaml
+} >"$work/tables.c"
 pass() { # POSITION FUNCTION...
     at=$1
     shift

@@ -4,6 +4,7 @@
 #include "cli/command.h"
 #include "core/config/config.h"
 #include "core/run/scores.h"
+#include "core/run/units.h"
 
 #include <stdio.h>
 
@@ -28,7 +29,19 @@ int main(void)
         for (const struct option *o = commands[i]->options; o && o->name; o++) put(o->help);
     }
     for (int key = 0; key < config_key_count; key++) put(config_keys[key].help);
-#define LABELS(number, key, label, compare, ...) put(label), put(compare);
+#define LABELS(number, key, label, compare, ...)                                                             \
+    put(label), put(compare), put(compare ", final"), put(compare ", best");
     SCORES(LABELS)
+    put("communication"); /* labels of compare */
+    for (int tokens = 0; tokens < 2; tokens++) {
+        const struct unit *unit = unit_of(tokens);
+        const char *counted[] = {unit->counted, unit->samples};
+        for (int i = 0; i < 2; i++) {
+            char text[2][64];
+            snprintf(text[0], sizeof text[0], "%s in the dataset", counted[i]);
+            snprintf(text[1], sizeof text[1], "%s/s (median step)", counted[i]);
+            put(text[0]), put(text[1]);
+        }
+    }
     return 0;
 }

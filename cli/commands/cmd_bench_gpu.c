@@ -129,7 +129,7 @@ static int add_part(struct gpu_bench *b, const char *name, double took, json_t *
                              "figures", figures, "said", said);
     doctor_anonymous(part);
     printf("%-22s %6.1f s  %s\n", name, took,
-           figures ? "measured" : json_string_value(json_object_get(part, "reason")));
+           figures ? _("measured") : json_string_value(json_object_get(part, "reason")));
     fflush(stdout);
     json_array_append_new(b->parts, part);
     return json_write(b->file, b->report, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9), err);

@@ -6,6 +6,7 @@
  * once. On a card the reference is a copy of 1 GiB in its memory (less if that does not fit), which moves 2
  * bytes per byte copied. */
 #include "cli/command.h"
+#include "cli/language.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/json.h"
@@ -343,8 +344,9 @@ static int bench_optim_run(const struct arguments *args, struct error *err)
     json_t *results = json_array();
     double best_triad = 0;
     if (!code && !json)
-        printf("%-8s %-9s %-12s %6s %6s %9s %8s %6s %9s %9s\n", "rule", "weights", "states", "held", "moved",
-               "ms/step", "GB/s", "ratio", "params/s", "error");
+        printf("%*s %*s %*s %*s %*s %*s %8s %*s %*s %*s\n", PAD(-8, _("rule")), PAD(-9, _("weights")),
+               PAD(-12, _("states")), PAD(6, _("held")), PAD(6, _("moved")), PAD(9, _("ms/step")), "GB/s",
+               PAD(6, _("ratio")), PAD(9, _("params/s")), PAD(9, _("error")));
     for (int r = 0; !code && r < MEOPT_RULE_COUNT; r++) {
         if (strcmp(rule, "all") != 0 && strcmp(rule, meopt_rule_name(r)) != 0) continue;
         for (size_t i = 0; !code && i < sizeof usual / sizeof *usual; i++) {
@@ -372,9 +374,10 @@ static int bench_optim_run(const struct arguments *args, struct error *err)
         json_print(stdout, all, JSON_INDENT(2) | JSON_REAL_PRECISION(8));
         json_decref(all);
     } else if (!code)
-        printf(
-            _("held, moved: bytes per parameter; ratio: to a %s of %.1f GB/s on %d thread%s; error: largest "
-              "relative error of a weight after one step, compared with float64\n"),
+        print_line(
+            0,
+            "held, moved: bytes per parameter; ratio: to a %s of %.1f GB/s on %d thread%s; error: largest "
+            "relative error of a weight after one step, compared with float64",
             triad.card ? _("copy inside the card") : _("STREAM triad"), best_triad, threads,
             threads == 1 ? "" : "s");
     json_decref(results);

@@ -248,12 +248,14 @@ static void report(const struct links *k, const struct link_report *r, bool json
     }
     printf(_("%d ranks on %d host%s, %s, gradients of %.4g MiB, %d times\n"), n, k->hosts,
            k->hosts > 1 ? "s" : "", k->all.ops->name, (double)k->values * 2 / (1 << 20), k->repeat);
-    printf(_("  a rank%s   %10.4g GB/s +- %.0f %%\n"),
-           k->hosts > 1 && k->host_ranks > 1 ? _(" in its host") : "            ", r->bandwidth,
-           100 * r->spread);
-    if (k->hosts > 1) printf(_("  a host's network     %10.4g GB/s\n"), r->network);
-    printf(_("  message to the next  %10.4g GB/s\n"), r->message);
-    printf(_("  latency              %10.4g us per message\n"), r->latency_us);
+    char spread[32] = ""; /* of one time: unknown */
+    if (isfinite(r->spread)) snprintf(spread, sizeof spread, " +- %.0f %%", 100 * r->spread);
+    printf("  %*s %10.4g GB/s%s\n",
+           PAD(-20, k->hosts > 1 && k->host_ranks > 1 ? _("a rank in its host") : _("a rank")), r->bandwidth,
+           spread);
+    if (k->hosts > 1) printf("  %*s %10.4g GB/s\n", PAD(-20, _("a host's network")), r->network);
+    printf("  %*s %10.4g GB/s\n", PAD(-20, _("message to the next")), r->message);
+    printf(_("  %*s %10.4g us per message\n"), PAD(-20, _("latency")), r->latency_us);
     printf(_("use: meopt plan CONFIG --advise --ranks %d --bandwidth %.4g --latency %.4g"), n, r->bandwidth,
            r->latency_us);
     if (k->hosts > 1) printf(" --network %.4g --nodes %d", r->network, k->hosts);

@@ -190,8 +190,8 @@ static void row_print(const struct format *f, const struct place *place, const s
     if (!place->card) snprintf(threads, sizeof threads, "%d", place->threads);
     if (!isnan(m->sd)) snprintf(spread, sizeof spread, " +- %.2f", m->sd);
     if (!isnan(sd)) snprintf(ratio_spread, sizeof ratio_spread, " +- %.2f", sd);
-    printf("%-26s %-10s %7s %9.2f%11s %7.2f%11s\n", f->name, place->name, threads, m->mean, spread, ratio,
-           ratio_spread);
+    printf("%*s %*s %7s %9.2f%11s %7.2f%11s\n", PAD(-26, _(f->name)), PAD(-10, _(place->name)), threads,
+           m->mean, spread, ratio, ratio_spread);
     fflush(stdout);
 }
 
@@ -214,7 +214,8 @@ static int speedup(const struct arguments *args, struct error *err)
     else log_info("no card: one core against all %d", all_threads);
     json_t *results = json_array();
     if (!json)
-        printf("%-26s %-10s %7s %20s %18s\n", _("one iteration of"), "on", "threads", "ms", "speed-up");
+        printf("%*s %*s %*s %20s %*s\n", PAD(-26, _("one iteration of")), PAD(-10, _("on")),
+               PAD(7, _("threads")), "ms", PAD(18, _("speed-up")));
     for (int f = 0; f < FORMATS && !code; f++) {
         struct measured m[PLACES] = {0};
         for (int p = 0; p < count; p++) m[p].ms = xcalloc((size_t)repeat, sizeof(double));

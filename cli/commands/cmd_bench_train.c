@@ -235,28 +235,30 @@ static void print_json(const struct bench_result *f, bool profiled)
 
 static void print_rate(const char *name, const struct gemm_peak *peak)
 {
-    if (peak->gflops > 0) printf(_("%-11s %.1f GFLOP/s in this run (%s)\n"), name, peak->gflops, peak->of);
-    else printf(_("%-11s not measured\n"), name);
+    if (peak->gflops > 0)
+        printf(_("%*s %.1f GFLOP/s in this run (%s)\n"), PAD(-11, _(name)), peak->gflops, peak->of);
+    else printf(_("%*s not measured\n"), PAD(-11, _(name)));
 }
 
 static void print_profile(const struct bench_result *f)
 {
     for (int k = 0; k < WORK_KINDS; k++)
-        printf(_("%-11s %.1f %% of the step, %.1f ms, %lld calls\n"), work_kind_names[k],
+        printf(_("%*s %.1f %% of the step, %.1f ms, %lld calls\n"), PAD(-11, _(work_kind_names[k])),
                f->spent[k] / f->seconds * 100, f->spent[k] * 1e3, (long long)f->calls[k]);
-    printf(_("%-11s %.1f %% of the step, %.1f ms\n"), "waiting", waiting(f) / f->seconds * 100,
+    printf(_("%*s %.1f %% of the step, %.1f ms\n"), PAD(-11, _("waiting")), waiting(f) / f->seconds * 100,
            waiting(f) * 1e3);
     if (f->call <= 0) return;
     double calls = (double)calls_of(f) * f->call;
-    printf(_("%-11s %.1f %% of the step, %.1f ms of the above: %lld of %.1f us each when idle\n"), "calls",
-           calls / f->seconds * 100, calls * 1e3, (long long)calls_of(f), f->call * 1e6);
+    printf(_("%*s %.1f %% of the step, %.1f ms of the above: %lld of %.1f us each when idle\n"),
+           PAD(-11, _("calls")), calls / f->seconds * 100, calls * 1e3, (long long)calls_of(f),
+           f->call * 1e6);
 }
 
 static void print_offloaded(const char *name, const size_t *classes)
 {
     for (int k = 0; k < MEMORY_CLASS_COUNT; k++)
         if (classes[k])
-            printf(_("in %-8s %.1f MiB of %s\n"), name, (double)classes[k] / 1048576.0,
+            printf(_("in %*s %.1f MiB of %s\n"), PAD(-8, _(name)), (double)classes[k] / 1048576.0,
                    _(memory_class_names[k]));
 }
 
@@ -270,9 +272,9 @@ static void print_busy(const struct bench_result *f)
 
 static void print_text(const struct bench_result *f, bool profiled)
 {
-    printf(_("%-11s %.3f\nstep        %.1f ms, %.1f ms of CPU time\nGFLOP/s     %.1f\n"),
-           unit_of(f->tokens > 0)->rate, f->tokens > 0 ? f->tokens * f->images : f->images, f->seconds * 1e3,
-           f->processor_s * 1e3, f->gflops);
+    printf(_("%*s %.3f\nstep        %.1f ms, %.1f ms of CPU time\nGFLOP/s     %.1f\n"),
+           PAD(-11, _(unit_of(f->tokens > 0)->rate)), f->tokens > 0 ? f->tokens * f->images : f->images,
+           f->seconds * 1e3, f->processor_s * 1e3, f->gflops);
     print_busy(f);
     if (f->stream_ms >= 0) printf(_("waited      %.1f ms for streamed weights\n"), f->stream_ms);
     if (f->offload_ms >= 0) printf(_("waited      %.1f ms for offloaded states\n"), f->offload_ms);
@@ -283,15 +285,15 @@ static void print_text(const struct bench_result *f, bool profiled)
                f->peak == &f->bf16 ? "bf16" : "fp32");
     if (mfu_peak_gflops(f) > 0)
         printf("MFU         %.1f %% of %.1f GFLOP/s (%s)\n", 100 * utilization(f), mfu_peak_gflops(f),
-               f->published_gflops > 0 ? _("the card's published peak") : "measured");
+               f->published_gflops > 0 ? _("the card's published peak") : _("measured"));
     if (profiled) print_profile(f);
     for (int k = 0; k < MEMORY_CLASS_COUNT; k++)
         printf("%*s %.1f MiB\n", PAD(-11, _(memory_class_names[k])),
                (double)f->use.peak_bytes[k] / 1048576.0);
     printf(_("peak        %.1f MiB\nresident    %.1f MiB, peak of the process\n"),
            (double)f->use.peak_total_bytes / 1048576.0, (double)f->resident / 1048576.0);
-    print_offloaded("host", f->use.offloaded_peak_bytes[PLACE_HOST]);
-    print_offloaded("file", f->use.offloaded_peak_bytes[PLACE_FILE]);
+    print_offloaded(N_("host"), f->use.offloaded_peak_bytes[PLACE_HOST]);
+    print_offloaded(N_("file"), f->use.offloaded_peak_bytes[PLACE_FILE]);
 }
 
 /* Checks the configuration before measuring, by creating the trainer on the dry device. */

@@ -49,7 +49,7 @@ static int change(const struct arguments *args, struct edit *edits, int count, s
         char *x = config_value_plain(&old, key), *y = config_value_plain(&new, key);
         if (!dry && !json)
             fprintf(stderr, "%s: %s -> %s%s\n", config_keys[key].name, x, y,
-                    edits[i].value ? "" : " (default)");
+                    edits[i].value ? "" : _(" (default)"));
         json_object_set_new(keys, config_keys[key].name,
                             json_pack("{s:o, s:o}", "old", config_value_json(&old, key), "new",
                                       config_value_json(&new, key)));
@@ -199,7 +199,8 @@ static int new_run(const struct arguments *args, struct error *err)
         if (strcmp(names[count], name) == 0) found = &config_templates[count];
     }
     if (!found) {
-        char hint[320] = N_("one of");
+        char hint[320];
+        snprintf(hint, sizeof hint, "%s", _("one of"));
         const char *near = value_nearest(name, names, count);
         if (near) snprintf(hint, sizeof hint, _("did you mean %s?"), near);
         for (int i = 0; i < count && !near; i++) {

@@ -1,5 +1,6 @@
 /* meopt doctor: checks the hardware, drivers and libraries of this machine. */
 #include "cli/command.h"
+#include "cli/language.h"
 #include "core/base/file.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
@@ -118,13 +119,15 @@ static int shapes_of(struct shapes *s, const struct arguments *args, struct erro
 
 static void print(const struct doctor *d)
 {
+    enum { TEXT = 25 }; /* column */
     int count[3] = {0};
     for (size_t i = 0; i < d->row_count; i++) {
         const struct line *l = &d->rows[i];
         count[l->finding]++;
-        printf("%*s %*s %s\n", PAD(-8, _(finding_names[l->finding])), PAD(-15, _(l->check)), l->found);
-        if (l->meaning[0]) printf("%24s %s\n", "", l->meaning);
-        if (l->remedy[0]) printf("%24s -> %s\n", "", l->remedy);
+        printf("%*s %*s ", PAD(-8, _(finding_names[l->finding])), PAD(-15, _(l->check)));
+        print_wrapped(TEXT, TEXT, l->found);
+        if (l->meaning[0]) printf("%*s", TEXT, ""), print_wrapped(TEXT, TEXT, l->meaning);
+        if (l->remedy[0]) printf("%*s-> ", TEXT, ""), print_wrapped(TEXT + 3, TEXT + 3, l->remedy);
     }
     printf(_("%d ok, %d warning%s, %d missing\n"), count[0], count[1], count[1] == 1 ? "" : "s", count[2]);
 }

@@ -69,7 +69,7 @@ static int open_tower(struct embed *e, struct error *err)
     if (code) return code;
     char text[512];
     model_shape_text(&e->model_shape, text, sizeof text);
-    fprintf(stderr, "%s  %s\n", role_of(e), text);
+    fprintf(stderr, "%s  %s\n", _(role_of(e)), text);
     preprocess_text(c, e->student, images, sizeof images);
     log_info("images: %s", images);
     device_facts_warn(e->device);
@@ -126,7 +126,7 @@ static int store_row(struct embed *e, int64_t image, const float *row, struct er
         if (isfinite(row[k])) continue;
         char clean[256];
         error_set(err, EXIT_DIVERGED, "check its weights for NaN and infinities",
-                  "the %s's output for %s is not finite", role_of(e),
+                  "the %s's output for %s is not finite", _(role_of(e)),
                   name_printable(clean, sizeof clean, name));
         return error_at(err, checkpoint_of(e), 0, 0);
     }
@@ -187,7 +187,7 @@ static int write_all(const struct embed *e, const char *out, bool json, struct e
                              (json_int_t)e->bad));
     else
         printf(_("%s: embeddings [%lld, %lld] of the %s, and the names of the images\n"), out,
-               (long long)e->rows, (long long)e->tower->out_width, role_of(e));
+               (long long)e->rows, (long long)e->tower->out_width, _(role_of(e)));
     if (!e->bad || e->skip_bad) return 0;
     error_set(err, EXIT_FAILED, "repair them, or omit them with --skip-bad",
               "cannot decode %lld of %lld images: their rows are NaN", (long long)e->bad, (long long)e->rows);

@@ -142,7 +142,7 @@ static int write_classes(const struct eval *e, const char *path, struct error *e
 static const char *const *units(const struct eval *e)
 {
     static const char *const rows[][2] = {
-        {"images", "images_per_s"}, {"tokens", "tokens_per_s"}, {"documents", "documents_per_s"}};
+        {N_("images"), "images_per_s"}, {N_("tokens"), "tokens_per_s"}, {N_("documents"), "documents_per_s"}};
     const struct objective *o = e->trainer->objective;
     return rows[!o->tokens ? 0 : o->classes ? 2 : 1];
 }
@@ -153,14 +153,14 @@ static void print_text(const struct eval *e)
     printf("%s", e->run ? e->run : e->config.path);
     if (e->run)
         printf(_(", step %lld%s"), (long long)e->step, e->average ? _(", average of the weights") : "");
-    const char *unit = units(e)[0];
-    printf(": %lld %s", (long long)e->found.images, unit);
+    const char *unit = _(units(e)[0]);
+    printf(_(": %lld %s"), (long long)e->found.images, unit);
     for (int i = 0; i <= OBJECTIVE_METRICS && e->found.metrics[i].name; i++) {
         const struct score_row *row = score_named(e->found.metrics[i].name);
-        printf(", %s %s", row->label,
+        printf(_(", %s %s"), _(row->label),
                score_text(value, sizeof value, row, e->found.metrics[i].value, "%.6f"));
     }
-    printf(", %.1f %s/s, %.1f MiB\n", (double)e->found.images / e->seconds, unit,
+    printf(_(", %.1f %s/s, %.1f MiB\n"), (double)e->found.images / e->seconds, unit,
            (double)e->device->use.peak_total_bytes / (1 << 20));
 }
 

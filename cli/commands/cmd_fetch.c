@@ -1,5 +1,6 @@
 /* meopt fetch: the options and messages of the command. The work is in fetch/. */
 #include "cli/command.h"
+#include "cli/language.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/json.h"
@@ -49,18 +50,18 @@ static void archive_size_text(char text[32], const struct source *s, int64_t tot
 
 static int list(const struct arguments *args, const struct sources *sources)
 {
+    enum { NAME = 19, ABOUT = NAME + 38 }; /* columns */
     bool json = argument_flag(args, "json");
     json_t *all = json_array();
     if (!json)
-        printf("%*s %*s %*s %*s  %s\n", PAD(-18, _("NAME")), PAD(-9, _("STATE")), PAD(12, _("HERE")),
+        printf("%*s %*s %*s %*s  %s\n", PAD(-NAME, _("NAME")), PAD(-9, _("STATE")), PAD(12, _("HERE")),
                PAD(12, _("ARCHIVE")), _("ABOUT"));
     for (int i = 0; i < sources->count; i++) {
         const struct source *s = &sources->all[i];
         int64_t bytes = 0, total = -1;
         if (s->include_count) {
-            if (!json)
-                printf("%-18s %*s %12s %12s  %s\n", s->name, PAD(-9, _("group")), "", "",
-                       s->about ? s->about : "");
+            if (!json) printf("%-*s %*s %12s %12s  ", NAME, s->name, PAD(-9, _("group")), "", "");
+            if (!json) print_wrapped(ABOUT, ABOUT, s->about ? _(s->about) : "");
             continue;
         }
         enum fetch_state state = fetch_check(s, dest_of(args, s), &bytes, &total);
@@ -73,9 +74,10 @@ static int list(const struct arguments *args, const struct sources *sources)
                                fetch_state_names[state], "bytes", (json_int_t)bytes, "total_bytes",
                                total >= 0 ? json_integer(total) : json_null(), "dest", dest_of(args, s),
                                "sha256", s->sha256[0] ? json_string(s->sha256) : json_null()));
-        else
-            printf("%-18s %*s %12s %12s  %s\n", s->name, PAD(-9, _(fetch_state_names[state])), a, b,
-                   s->about ? s->about : "");
+        else {
+            printf("%-*s %*s %12s %12s  ", NAME, s->name, PAD(-9, _(fetch_state_names[state])), a, b);
+            print_wrapped(ABOUT, ABOUT, s->about ? _(s->about) : "");
+        }
     }
     if (json) json_print(stdout, all, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
     json_decref(all);

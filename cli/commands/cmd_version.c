@@ -33,9 +33,9 @@ static int read_facts(struct fact all[FACTS])
     char pcre[64] = "";
     pcre2_config(PCRE2_CONFIG_VERSION, pcre);
 #define FACT(what, ...) (all[n].name = (what), snprintf(all[n++].value, sizeof all->value, __VA_ARGS__))
-    FACT("compiler", "%s %s", MEOPT_COMPILER, __VERSION__);
-    FACT("processor", "%s", MEOPT_PROCESSOR);
-    FACT("code objects", "%s", *MEOPT_ARCHS ? MEOPT_ARCHS : "none");
+    FACT(N_("compiler"), "%s %s", MEOPT_COMPILER, __VERSION__);
+    FACT(N_("processor"), "%s", MEOPT_PROCESSOR);
+    FACT(N_("code objects"), "%s", *MEOPT_ARCHS ? MEOPT_ARCHS : "none");
     FACT("MPI", "%s", *MEOPT_MPI_VERSION ? MEOPT_MPI_VERSION : "none");
     FACT("glibc", "%s", gnu_get_libc_version());
     FACT("libcurl", "%s", curl_version_info(CURLVERSION_NOW)->version);
@@ -68,7 +68,7 @@ static int version_run(const struct arguments *args, struct error *err)
         return 0;
     }
     printf("meopt %s\n", meta_version());
-    for (int i = 0; i < count; i++) printf("  %-14s %s\n", all[i].name, all[i].value);
+    for (int i = 0; i < count; i++) printf("  %*s %s\n", PAD(-14, _(all[i].name)), all[i].value);
     if (verbose) printf("\n%.*s", (int)changelog_bytes, changelog);
     return 0;
 }

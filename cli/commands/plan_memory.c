@@ -1,5 +1,6 @@
 /* Views of memory options: see plan_memory.h. */
 #include "cli/commands/plan_memory.h"
+#include "cli/language.h"
 #include "core/base/log.h"
 
 #include <stdio.h>
@@ -9,16 +10,18 @@ static const double MIB = 1 << 20, GIB = 1 << 30;
 
 /* ---- --what-if and --explain ---- */
 
+enum { NAME = 26 }; /* columns */
+
 static void print_setting(const struct explanation *e, int i, int ranks)
 {
     const struct memory_option *s = &e->settings.options[i];
     double peak = (double)s->peak_bytes, now = (double)e->use.peak_total_bytes;
     size_t limit = e->settings.limit_bytes;
     if (!s->possible) {
-        printf(_("  %*s not possible: %s\n"), PAD(-26, _(s->name)), s->why);
+        print_line(NAME + 3, "  %*s not possible: %s", PAD(-NAME, _(s->name)), s->why);
         return;
     }
-    printf("  %*s %8.2f   %5.0f %%   x %.2f   %s%s\n", PAD(-26, _(s->name)), peak / GIB, 100 * peak / now,
+    printf("  %*s %8.2f   %5.0f %%   x %.2f   %s%s\n", PAD(-NAME, _(s->name)), peak / GIB, 100 * peak / now,
            s->compute,
            !limit                   ? ""
            : s->peak_bytes <= limit ? _("fits")
@@ -34,8 +37,9 @@ void plan_memory_print_settings(const struct explanation *e, int ranks)
     printf(_("\nwhat if%*s peak GiB   of now   compute%s\n"), 21, "",
            e->settings.limit_bytes ? "" : _("   (give a card: --card-memory 64G)"));
     for (int i = 0; i < e->settings.count; i++) print_setting(e, i, ranks);
-    printf(_("  '+': this configuration with that change. compute: per step relative to now; with a cached "
-             "teacher, after the first epoch.\n"));
+    print_line(2,
+               "  '+': this configuration with that change. compute: per step relative to now; with a cached "
+               "teacher, after the first epoch.");
 }
 
 static void print_tensor(const struct explanation *e, const struct explain_row *row)
@@ -66,8 +70,9 @@ void plan_memory_print_tensors(const struct explanation *e, int class)
         }
         if (smaller) printf(_("%10.2f         %d smaller tensors\n"), rest / MIB, smaller);
     }
-    printf(_("  blocks.*: sum over all blocks. compute: per step relative to now. 'meopt plan --what-if' "
-             "compares settings.\n"));
+    print_line(2,
+               "  blocks.*: sum over all blocks. compute: per step relative to now. 'meopt plan --what-if' "
+               "compares settings.");
 }
 
 static json_t *setting_json(const struct memory_options *l, int i)
@@ -111,11 +116,11 @@ void plan_memory_explain_json(json_t *root, const struct explanation *e, int cla
 static void speed_text(const struct memory_options_speed *s, char *text, size_t size)
 {
     static const char *const carry[] = {
-        [CARRY_ASSUMED] = " (assumed: --carry, --measure)", [CARRY_GIVEN] = "", [CARRY_MEASURED] = ""};
+        [CARRY_ASSUMED] = N_(" (assumed: --carry, --measure)"), [CARRY_GIVEN] = "", [CARRY_MEASURED] = ""};
     snprintf(text, size, _("%.4g GFLOP/s%s, %.3g GB/s for weights and states%s%s%s%s"), s->gflops,
-             s->assumed ? " (assumed: --gflops, --measure)" : "", s->carried_gb_per_s, carry[s->carry],
-             s->carried_by ? " (measured: " : "", s->carried_by ? s->carried_by : "",
-             s->carried_by ? ")" : "");
+             s->assumed ? _(" (assumed: --gflops, --measure)") : "", s->carried_gb_per_s,
+             translation(carry[s->carry]), s->carried_by ? _(" (measured: ") : "",
+             s->carried_by ? s->carried_by : "", s->carried_by ? _(")") : "");
 }
 
 void plan_memory_print_fit(const struct memory_options *l, const char *path)

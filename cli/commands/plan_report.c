@@ -1,4 +1,5 @@
 /* The report of 'meopt plan': see plan_report.h. */
+#include "cli/language.h"
 #include "cli/commands/plan_report.h"
 #include "core/run/memory.h"
 #include "core/run/units.h"
@@ -17,12 +18,14 @@ double plan_report_step_seconds(const struct plan_report *r)
     return r->gflops > 0 ? r->plan->step_flops / (r->gflops * 1e9) : 0;
 }
 
+enum { FIELD = 9 }; /* column at which the values begin */
+
 static void print_tower(const char *role, const struct model_shape *shape, int64_t parameters,
                         const char *note)
 {
     char text[512];
     model_shape_text(shape, text, sizeof text);
-    printf(_("%*s  %s: %.2f M parameters%s\n"), PAD(-7, _(role)), text, (double)parameters / 1e6, note);
+    print_line(FIELD, "%*s  %s: %.2f M parameters%s", PAD(-7, _(role)), text, (double)parameters / 1e6, note);
 }
 
 static void print_model(const struct plan_report *r)
@@ -31,32 +34,33 @@ static void print_model(const struct plan_report *r)
     char clipping[320];
     if (p->has_teacher) print_tower(N_("teacher"), &p->teacher, p->teacher_parameters, "");
     print_tower(p->has_teacher ? N_("student") : N_("model"), &p->student, p->student_parameters,
-                p->student_parameters != model_shape_parameters(&p->student) ? " with its head" : "");
+                p->student_parameters != model_shape_parameters(&p->student) ? _(" with its head") : "");
     char unit[48];
     const char *samples = _(unit_of(p->student.context > 0)->samples);
     snprintf(unit, sizeof unit, p->student.context ? _("%.*s of %lld tokens") : "%.*s",
              (int)strlen(samples) - (p->batch == 1 && samples[strlen(samples) - 1] == 's'), samples,
              (long long)p->student.context);
     for (int i = 0; i <= p->two && !p->student.context; i++)
-        printf(_("images   %s%s\n"), !p->two ? "" : i ? _("student: ") : _("teacher: "), p->images[i]);
-    printf(_("batch    %lld %s per step and rank, micro-batch %lld%s\n"), (long long)p->batch, unit,
-           (long long)p->micro, p->from_checkpoints ? "" : _("; model shapes from arch, no checkpoint read"));
+        print_line(FIELD, "images   %s%s", !p->two ? "" : i ? _("student: ") : _("teacher: "), p->images[i]);
+    print_line(FIELD, "batch    %lld %s per step and rank, micro-batch %lld%s", (long long)p->batch, unit,
+               (long long)p->micro,
+               p->from_checkpoints ? "" : _("; model shapes from arch, no checkpoint read"));
     if (p->micro < p->batch) {
         trainer_rounds(p->breadth, p->twice, (p->batch + p->micro - 1) / p->micro, p->wave, clipping,
                        sizeof clipping);
-        printf(_("rounds   %s\n"), clipping);
+        print_line(FIELD, "rounds   %s", clipping);
     }
     if (p->stages > 1)
-        printf(_("pipeline %d stages, which wait for %.1f %% of a step%s\n"), p->stages, 100 * p->bubble,
-               !p->has_teacher ? ""
-               : r->config->train.cache_teacher
-                   ? _("; each has the whole teacher until its outputs are cached")
-                   : _(", and divide the teacher too"));
+        print_line(
+            FIELD, "pipeline %d stages, which wait for %.1f %% of a step%s", p->stages, 100 * p->bubble,
+            !p->has_teacher                  ? ""
+            : r->config->train.cache_teacher ? _("; each has the whole teacher until its outputs are cached")
+                                             : _(", and divide the teacher too"));
     trainer_clipping(r->config, p->exact, p->twice, clipping, sizeof clipping);
-    printf(_("clipping %s\n"), clipping);
+    print_line(FIELD, "clipping %s", clipping);
     if (r->chosen && r->chosen->keys[0])
-        printf(_("chosen   %s (by train.memory: %s)%s\n"), r->chosen->keys, r->config->train.memory,
-               memory_option_note(r->chosen));
+        print_line(FIELD, "chosen   %s (by train.memory: %s)%s", r->chosen->keys, r->config->train.memory,
+                   memory_option_note(r->chosen));
 }
 
 /* Prints one line per storage outside of the device's memory, with its classes in MiB. */
@@ -177,8 +181,8 @@ void plan_report_print(const struct plan_report *r)
     print_memory(r);
     print_time(r);
     if (r->plan->libraries_assumed)
-        printf(_("assumed  the card's libraries, because this machine has no driver for it: hipBLASLt or "
-                 "cuBLASLt, and for several ranks RCCL or NCCL\n"));
+        print_line(FIELD, "assumed  the card's libraries, because this machine has no driver for it: "
+                          "hipBLASLt or cuBLASLt, and for several ranks RCCL or NCCL");
     print_disk(r);
     if (r->scaling.count) scaling_table_print(&r->scaling);
     if (r->advises) scaling_advice_print(&r->advice);

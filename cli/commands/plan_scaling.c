@@ -66,7 +66,7 @@ static struct simulated_step simulate(const struct plan_speed *how, const struct
     return simulate_step(schedule, &speed, n);
 }
 
-static const char *source(bool assumed) { return assumed ? " (assumed)" : " (given)"; }
+static const char *source(bool assumed) { return assumed ? _(" (assumed)") : _(" (given)"); }
 
 static void print_speed(const struct plan_speed *how)
 {
@@ -115,9 +115,9 @@ int scaling_table_make(struct scaling_table *t, const struct arguments *args,
 
 void scaling_table_print(const struct scaling_table *t)
 {
-    printf("\nscaling: ");
+    printf(_("\nscaling: "));
     print_speed(&t->how);
-    printf(_("   ranks     sums s     step s %12s   efficiency\n"), unit_of(t->sample_tokens > 0)->rate);
+    printf(_("   ranks     sums s     step s %12s   efficiency\n"), _(unit_of(t->sample_tokens > 0)->rate));
     for (int i = 0; i < t->count; i++)
         printf("  %6d %10.4f %10.4f %12.1f     %6.1f %%\n", t->rows[i].ranks, t->rows[i].sums_s,
                t->rows[i].step_s, t->rows[i].images_per_s * (double)(t->sample_tokens ? t->sample_tokens : 1),

@@ -16,6 +16,7 @@ void translate_open(const char *directory)
 {
     bindtextdomain(DOMAIN, directory);
     bind_textdomain_codeset(DOMAIN, "UTF-8");
+    bind_textdomain_codeset("libc", "UTF-8"); /* strerror, dlerror */
     opened = true;
 }
 
@@ -63,12 +64,28 @@ static int format_one(char *dst, size_t size, const char *spec, struct arguments
     return n;
 }
 
+/* Returns the bytes of a text of that many that are whole characters. */
+static size_t whole_characters(const char *text, size_t bytes)
+{
+    size_t last = bytes;
+    while (last > 0 && bytes - last < 4 && (text[last - 1] & 0xC0) == 0x80) last--;
+    size_t n = last && (text[last - 1] & 0xC0) == 0xC0 ? (text[last - 1] & 0xE0) == 0xC0   ? 2
+                                                         : (text[last - 1] & 0xF0) == 0xE0 ? 3
+                                                                                           : 4
+                                                       : 0;
+    return n > bytes - last + 1 ? last - 1 : bytes;
+}
+
 int text_format(char *dst, size_t size, const char *format, va_list args)
 {
     struct arguments all;
     size_t used = 0;
     format = translation(format);
-    if (!opened || strchr(format, '$')) return vsnprintf(dst, size, format, args);
+    if (!opened || strchr(format, '$')) {
+        int n = vsnprintf(dst, size, format, args);
+        if (n >= 0 && (size_t)n >= size && size) dst[whole_characters(dst, size - 1)] = 0;
+        return n;
+    }
     va_copy(all.list, args);
     for (const char *p = format; *p && used + 1 < size;) {
         size_t plain = strcspn(p, "%"), length = 0;
@@ -85,7 +102,7 @@ int text_format(char *dst, size_t size, const char *format, va_list args)
         for (; plain > 0 && used + 1 < size; plain--) dst[used++] = *p++;
     }
     va_end(all.list);
-    if (used >= size) used = size - 1;
+    if (used >= size) used = whole_characters(dst, size - 1);
     dst[used] = 0;
     return (int)used;
 }
@@ -105,13 +122,27 @@ int text_columns(const char *text, size_t bytes)
     return columns;
 }
 
+/* Returns whether a line may begin at p: not with a Chinese comma or closing bracket, nor after an opening
+ * one. */
+static bool may_begin(const char *text, const char *p)
+{
+    static const char closing[] = "、。，；：）》”！？"; /* three bytes each */
+    static const char opening[] = "（《“";
+    char before[4] = "", at[4] = "";
+    if (p - text >= 3) memcpy(before, p - 3, 3);
+    strncat(at, p, 3);
+    return !strstr(closing, at) && (!before[0] || !strstr(opening, before));
+}
+
 size_t text_line(const char *text, int columns)
 {
     size_t best = 0, bytes = 0;
     while (text[bytes]) {
         size_t next = bytes + 1;
         while ((text[next] & 0xC0) == 0x80) next++;
-        if (bytes && (text[bytes] == ' ' || text[bytes] & 0x80)) best = bytes;
+        if (bytes && (text[bytes] == ' ' || text[bytes - 1] == '|' ||
+                      (text[bytes] & 0x80 && may_begin(text, text + bytes))))
+            best = bytes;
         if (text_columns(text, next) > columns && text[bytes] != ' ') return best ? best : bytes;
         bytes = next;
     }

@@ -28,7 +28,7 @@ int text_format(char *dst, size_t size, const char *format, va_list args)
 /* Columns of a terminal that a UTF-8 text occupies, at most `bytes` bytes of it. */
 int text_columns(const char *text, size_t bytes);
 /* Returns the bytes of the longest line of at most `columns` columns at the start of a text, up to a blank,
- * or between two characters of a script that has none. */
+ * between two characters of a script that has none, or in a list such as "best|last". */
 size_t text_line(const char *text, int columns);
 /* Returns the width for printf's "%*s" with which a text occupies `columns` columns: negative, as columns,
  * for a text at the left. PAD: both arguments of "%*s". */

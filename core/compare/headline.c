@@ -14,11 +14,12 @@ struct sentence {
     const struct table *table;
     int column;
     char *text;
+    int clauses;
 };
 
 static void add(struct sentence *s, const char *words)
 {
-    char *longer = xasprintf("%s%s%s", s->text, s->text[strlen(s->text) - 1] == ':' ? " " : ", ", words);
+    char *longer = xasprintf("%s%s%s", s->text, s->clauses++ ? _(", ") : _(": "), words);
     free(s->text);
     s->text = longer;
 }
@@ -92,11 +93,11 @@ static void add_certainty(struct sentence *s)
     else if (now && isnan(now->ratio))
         snprintf(words, sizeof words, _("the losses are of different objectives"));
     else snprintf(words, sizeof words, _("one run each, so the significance is unknown"));
-    longer = xasprintf("%s; %s.", s->text, words);
+    longer = xasprintf(_("%s; %s."), s->text, words);
     for (int r = 0, n = 0; r < s->table->row_count; r++) {
         const struct row *row = &s->table->rows[r];
         if (row->section != SECTION_COMPARABLE || n++ > NAMED) continue;
-        char *more = xasprintf("%s%s%s", longer, n == 1 ? _(" NOT COMPARABLE (") : ", ",
+        char *more = xasprintf("%s%s%s", longer, n == 1 ? _(" NOT COMPARABLE (") : _(", "),
                                n <= NAMED ? _(row->label) : "...");
         free(longer);
         longer = more;
@@ -112,16 +113,15 @@ static void add_certainty(struct sentence *s)
 
 char *table_headline(const struct table *t, int column)
 {
-    struct sentence s = {t, column, NULL};
+    struct sentence s = {t, column, NULL, 0};
     if (column == t->reference || t->columns[column].runs[0].published ||
         t->columns[t->reference].runs[0].published)
         return NULL;
-    s.text = xasprintf(_("%s against %s:"), t->columns[column].name, t->columns[t->reference].name);
-    size_t begun = strlen(s.text);
+    s.text = xasprintf(_("%s against %s"), t->columns[column].name, t->columns[t->reference].name);
     add_memory(&s);
     add_time(&s);
     add_loss(&s);
-    if (strlen(s.text) == begun) {
+    if (!s.clauses) {
         free(s.text);
         return NULL;
     }

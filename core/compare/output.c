@@ -5,6 +5,7 @@
 
 #include <jansson.h>
 #include <math.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <wchar.h>
@@ -68,6 +69,19 @@ static void pad(FILE *out, const char *text, int width, bool right)
         for (int i = 0; i < spaces; i++) fputc(' ', out);
 }
 
+/* Returns the translated label with its indentation, valid until the next call. */
+static const char *shown_label(const struct row *row)
+{
+    static char text[256];
+    int indent = (int)strspn(row->label, " ");
+    const char *evaluated = "evaluation: ";
+    size_t n = strlen(evaluated); /* followed by a key */
+    bool key = strncmp(row->label, evaluated, n) == 0;
+    snprintf(text, sizeof text, "%*s%s%s", indent, "", key ? _("evaluation: ") : _(row->label + indent),
+             key ? row->label + n : "");
+    return text;
+}
+
 static void cell_words(char value[CELL_TEXT], char change[CELL_TEXT + 32], const struct row *row,
                        const struct cell *cell, bool unicode)
 {
@@ -89,7 +103,7 @@ static void print_section(FILE *out, const struct table *t, enum section section
         const struct row *row = &t->rows[r];
         if (row->section != section || !output_row_shown(t, row, o)) continue;
         rows++;
-        if (width_of(_(row->label)) > label) label = width_of(_(row->label));
+        if (width_of(shown_label(row)) > label) label = width_of(shown_label(row));
         for (int c = 0; c < t->column_count; c++) {
             cell_words(value, change, row, &row->cells[c], o->unicode);
             if (width_of(value) > widths[c][0]) widths[c][0] = width_of(value);
@@ -116,7 +130,7 @@ static void print_section(FILE *out, const struct table *t, enum section section
     for (int r = 0; r < t->row_count; r++) {
         const struct row *row = &t->rows[r];
         if (row->section != section || !output_row_shown(t, row, o)) continue;
-        pad(out, _(row->label), label, false);
+        pad(out, shown_label(row), label, false);
         for (int c = 0; c < t->column_count; c++) {
             cell_words(value, change, row, &row->cells[c], o->unicode);
             fputs("   ", out);
@@ -136,19 +150,12 @@ static void print_section(FILE *out, const struct table *t, enum section section
 /* Prints a text with line breaks between words. */
 static void print_sentence(FILE *out, const char *text, int width)
 {
-    int used = 0;
-    while (*text) {
-        size_t n = strcspn(text, " ");
-        char *word = strndup(text, n);
-        int w = word ? width_of(word) : (int)n;
-        if (used && used + 1 + w > width) fputc('\n', out), used = 0;
-        else if (used) fputc(' ', out), used++;
-        fprintf(out, "%.*s", (int)n, text);
-        used += w;
-        text += n + strspn(text + n, " ");
-        free(word);
+    while (text_columns(text, SIZE_MAX) > width) {
+        size_t bytes = text_line(text, width);
+        fprintf(out, "%.*s\n", (int)bytes, text);
+        text += bytes + strspn(text + bytes, " ");
     }
-    fputs("\n\n", out);
+    fprintf(out, "%s\n\n", text);
 }
 
 void output_terminal(FILE *out, const struct table *t, const struct plot plots[PLOT_COUNT],

@@ -134,14 +134,14 @@ static void add_bar(struct plot *p, const struct table *t, int c)
 void plots_make(struct plot plots[PLOT_COUNT], const struct table *t)
 {
     const struct plot frames[PLOT_COUNT] = {
-        {.id = "memory", .title = "Peak memory of one card by class", .x_label = "MiB", .y_label = ""},
-        {.id = "iteration-loss", .title = "Loss by iteration", .x_label = "step", .y_label = "loss"},
+        {.id = "memory", .title = N_("Peak memory of one card by class"), .x_label = "MiB", .y_label = ""},
+        {.id = "iteration-loss", .title = N_("Loss by iteration"), .x_label = N_("step"), .y_label = "loss"},
         {.id = "loss-difference",
-         .title = "Loss less the reference's at equal step",
+         .title = N_("Loss less the reference's at equal step"),
          .x_label = "step",
          .y_label = "difference"},
-        {.id = "epoch-loss", .title = "Loss by epoch", .x_label = "epoch", .y_label = "mean loss"},
-        {.id = "throughput", .title = "Throughput", .x_label = "step", .y_label = t->unit->rate},
+        {.id = "epoch-loss", .title = N_("Loss by epoch"), .x_label = N_("epoch"), .y_label = "mean loss"},
+        {.id = "throughput", .title = N_("Throughput"), .x_label = "step", .y_label = t->unit->rate},
     };
     for (int k = 0; k < PLOT_COUNT; k++) {
         plots[k] = frames[k];

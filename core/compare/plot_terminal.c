@@ -62,7 +62,7 @@ static void class_cells(FILE *out, int class, int cells, bool blocks, bool color
 static void bars_terminal(FILE *out, const struct plot *p, int columns, bool blocks, bool color)
 {
     double scale = (columns - 12) / (p->x_max / 1.12);
-    fprintf(out, "%s\n", p->title);
+    fprintf(out, "%s\n", _(p->title));
     for (int b = 0; b < p->bar_count; b++) {
         double sum = 0;
         fprintf(out, "%s\n", p->bars[b].name);
@@ -110,7 +110,7 @@ void plot_terminal(FILE *out, const struct plot *p, int columns, int rows, bool 
             pen = true;
         }
     }
-    fprintf(out, "%s%s\n", p->title, p->log_y ? " (logarithmic)" : "");
+    fprintf(out, "%s%s\n", _(p->title), p->log_y ? _(" (logarithmic)") : "");
     for (int r = 0; r < rows; r++) {
         double share = rows > 1 ? (double)r / (rows - 1) : 0,
                value = p->y_max - share * (p->y_max - p->y_min);
@@ -123,7 +123,7 @@ void plot_terminal(FILE *out, const struct plot *p, int columns, int rows, bool 
         for (int c = 0; c <= last; c++) print_cell(out, &g, r * g.columns + c, braille, color);
         fputc('\n', out);
     }
-    fprintf(out, "%*s %s %-*.0f%.0f\n", LABEL, p->x_label, " ", g.columns - 12, ceil(p->x_min),
+    fprintf(out, "%*s %s %-*.0f%.0f\n", PAD(LABEL, _(p->x_label)), " ", g.columns - 12, ceil(p->x_min),
             floor(p->x_max));
     fprintf(out, "%*s", MARGIN, "");
     for (int k = 0; k < p->series_count; k++) {

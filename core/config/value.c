@@ -325,7 +325,7 @@ static enum value_status out_of_range(int key, const char *text, char *message, 
 static enum value_status note_ambiguous(char *message, char *hint, size_t size, const char *text,
                                         const char *taken, const char *better)
 {
-    snprintf(message, size, _("other YAML readers parse %.60s as %s"), text, taken);
+    snprintf(message, size, _("other YAML readers parse %.60s as %s"), text, translation(taken));
     snprintf(hint, size, _("write %s"), better);
     return VALUE_NOTE;
 }
@@ -354,11 +354,11 @@ static enum value_status read_int(int key, const char *text, bool quoted, struct
     value->integer = x;
     char better[32];
     snprintf(better, sizeof better, "%lld", x);
-    if (base == 8) return note_ambiguous(message, hint, size, text, "text", better);
+    if (base == 8) return note_ambiguous(message, hint, size, text, N_("text"), better);
     const char *digits = text + (*text == '-' || *text == '+');
     if (base == 10 && digits[0] == '0' && digits[1])
         return note_ambiguous(message, hint, size, text,
-                              span(digits, "01234567") == strlen(digits) ? "an octal number" : "text",
+                              span(digits, "01234567") == strlen(digits) ? N_("an octal number") : "text",
                               better);
     return VALUE_GOOD;
 }
@@ -377,7 +377,7 @@ static enum value_status read_real(int key, const char *text, bool quoted, struc
     char better[40];
     value_real_text(better, sizeof better, x);
     enum kind other = kind11(text);
-    if (other == KIND_TEXT) return note_ambiguous(message, hint, size, text, "text", better);
+    if (other == KIND_TEXT) return note_ambiguous(message, hint, size, text, N_("text"), better);
     const char *digits = text + (*text == '-' || *text == '+');
     if (other == KIND_INT && !based && digits[0] == '0' && digits[1])
         return note_ambiguous(message, hint, size, text, "an octal number", better);
@@ -392,8 +392,9 @@ static enum value_status read_bool(int key, const char *text, bool quoted, struc
         return bad_type(key, text, quoted, message, hint, size);
     bool yes = strchr("tTyY", text[0]) || strcasecmp(text, "on") == 0;
     value->integer = automatic ? -1 : yes;
-    return one_of(text, bools11) ? note_ambiguous(message, hint, size, text, "text", yes ? "true" : "false")
-                                 : VALUE_GOOD;
+    return one_of(text, bools11)
+               ? note_ambiguous(message, hint, size, text, N_("text"), yes ? "true" : "false")
+               : VALUE_GOOD;
 }
 
 static enum value_status read_bytes(int key, const char *text, bool quoted, struct value *value,

@@ -474,7 +474,7 @@ static int list_source(struct image_list *list, const struct image_search *searc
             : xstrdup("");
     if (!code)
         list->chosen = xasprintf(_("%s: using %lld images for %s%s"), s->form->name, (long long)list->count,
-                                 search->validation ? "test" : "training", memory);
+                                 search->validation ? _("test") : _("training"), memory);
     free(memory);
     return code;
 }

@@ -317,7 +317,7 @@ static char *unread_text(struct walk *w)
 /* ---- Training, validation and test ---- */
 
 enum part { PART_NONE, PART_TRAIN, PART_VAL, PART_TEST, PARTS };
-static const char *const part_names[PARTS] = {"elsewhere", N_("for training"), N_("for validation"),
+static const char *const part_names[PARTS] = {N_("elsewhere"), N_("for training"), N_("for validation"),
                                               N_("for test")};
 
 static const struct {
@@ -401,12 +401,12 @@ static void select_part(struct image_list *list, bool validation)
     size_t used = 0;
     for (int k = 0; k < PARTS; k++) {
         if (!counts[k] || (choose && k == (int)wanted_part)) continue;
-        used += (size_t)snprintf(text + used, sizeof text - used, "%s%lld %s", used ? ", " : "",
-                                 (long long)counts[k], part_names[k]);
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%lld %s", used ? _(", ") : "",
+                                 (long long)counts[k], _(part_names[k]));
     }
     list->chosen =
         choose ? xasprintf(_("using %lld images %s; skipped: %s"), (long long)kept,
-                           coco2014 && !validation ? _("under train2014") : part_names[wanted_part], text)
+                           coco2014 && !validation ? _("under train2014") : _(part_names[wanted_part]), text)
                : xasprintf(_("using all images: %s"), text);
 }
 

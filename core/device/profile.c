@@ -1,10 +1,12 @@
 /* Timing of a device's operations: see profile.h. */
 #include "core/device/profile.h"
 #include "core/base/clock.h"
+#include "core/base/translate.h"
 
 #include <string.h>
 
-const char *const work_kind_names[WORK_KINDS] = {"products", "attention", "elementwise", "optimizer", "data"};
+const char *const work_kind_names[WORK_KINDS] = {N_("products"), N_("attention"), N_("elementwise"),
+                                                 N_("optimizer"), N_("data")};
 
 static _Thread_local int depth; /* depth of timed calls: time of nested calls counts for the outer one */
 

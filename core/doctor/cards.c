@@ -205,7 +205,7 @@ static void check_card_libraries(struct doctor *d)
         int vendor; /* 0: NVIDIA, 1: AMD and Hygon */
         enum library_id library;
     } rows[] = {{N_("BLAS of AMD and Hygon"), slow, 1, LIBRARY_ROCBLAS},
-                {"BLAS of NVIDIA", slow, 0, LIBRARY_CUBLAS},
+                {N_("BLAS of NVIDIA"), slow, 0, LIBRARY_CUBLAS},
                 {N_("collectives of AMD and Hygon"), through_host, 1, LIBRARY_RCCL},
                 {N_("collectives of NVIDIA"), through_host, 0, LIBRARY_NCCL},
                 {N_("telemetry of AMD and Hygon"), silent, 1, LIBRARY_ROCM_SMI},

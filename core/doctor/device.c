@@ -173,7 +173,7 @@ static void report_facts(struct work *w)
     for (int i = 0; i < DEVICE_FACTS; i++) {
         if (w->card && i == FACT_KERNELS) continue; /* reported by report_card */
         struct line *l = work_add(w, "card", facts[i].cost[0] ? FINDING_WARNING : FINDING_OK, "%s: %s",
-                                  facts[i].name, facts[i].is);
+                                  _(facts[i].name), _(facts[i].is));
         line_text(l, "fact", facts[i].name);
         if (facts[i].cost[0]) line_advise(l, facts[i].cost, facts[i].remedy[0] ? facts[i].remedy : NULL);
     }

@@ -181,8 +181,10 @@ static int moments_check(const struct meopt *opt, size_t tensor, int64_t first, 
     if (t->layout.m == STATE_NONE)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s has no moments", t->name);
     if ((v != NULL) != (t->layout.v != STATE_NONE) && count)
-        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s has %s second moment, %s was given",
-                          t->name, v ? "no" : "a", v ? "one" : "none");
+        return optim_fail(err, MEOPT_BAD_ARGUMENT,
+                          v ? "tensor %.100s has no second moment, one was given"
+                            : "tensor %.100s has a second moment, none was given",
+                          t->name);
     return optim_between_steps(opt, err);
 }
 

@@ -1,5 +1,6 @@
 /* Names, presets and checks of the options: see core/meopt.h. */
 #include "core/optim/optim.h"
+#include "core/base/translate.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -56,7 +57,7 @@ int optim_fail(struct meopt_error *err, int status, const char *format, ...)
     va_list args;
     va_start(args, format);
     err->status = status;
-    vsnprintf(err->message, sizeof err->message, format, args);
+    text_format(err->message, sizeof err->message, format, args);
     va_end(args);
     for (char *c = err->message; *c; c++) /* names come from files */
         if ((unsigned char)*c < 32 || *c == 127) *c = '?';

@@ -4,7 +4,7 @@
 
 const struct unit *unit_of(bool tokens)
 {
-    static const struct unit rows[] = {{"images", N_("images"), "images/s", "img/s"},
-                                       {"tokens", N_("samples"), "tokens/s", "tok/s"}};
+    static const struct unit rows[] = {{N_("images"), N_("images"), N_("images/s"), N_("img/s")},
+                                       {N_("tokens"), N_("samples"), N_("tokens/s"), N_("tok/s")}};
     return &rows[tokens];
 }

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Chinese in a terminal, in UTF-8 and in GBK: help, errors, tables and screens are Chinese, the columns of each line stay where those of the
-# others are, and what programs read is the same as in English. Without the locale, UTF-8 still works.
+# Chinese in a terminal, in UTF-8 and in GBK. Every command of the program: its help, its errors and a typical output are Chinese, aligned,
+# and no wider than the terminal (chinese_check.py). Screens are Chinese with aligned columns. What programs read is the same as in English.
+# Without the locale, UTF-8 still works.
 set -eu
 . "$MEOPT_SOURCE/tests/cli/tmux.sh"
 command -v python3 >/dev/null || { echo "no python3"; exit 77; }
@@ -8,6 +9,95 @@ command -v python3 >/dev/null || { echo "no python3"; exit 77; }
 for encoding in GBK UTF-8; do
     localedef -c -i zh_CN -f $encoding "$dir/zh_CN.$encoding" 2>/dev/null || { echo "localedef makes no zh_CN.$encoding: the package locales"; exit 77; }
 done
+# ---- every command ----
+
+cat >"$dir/every.sh" <<'SH'
+run() { # ARGUMENTS...
+    echo "@@@ meopt $*"
+    "$MEOPT" "$@" </dev/null
+    echo "@@@ status $?"
+}
+with() { # KEY=VALUE WORD: one operand of a usage line, as it is or as it should not be
+    case $2 in
+    CONFIG) [ $1 = good ] && echo quick.yaml || echo nowhere.yaml ;;
+    RUN) [ $1 = good ] && echo runs/one || echo runs/nowhere ;;
+    FILE | DIR) [ $1 = good ] && echo quick.yaml || echo nowhere.yaml ;;
+    KEY) [ $1 = good ] && echo optim.lr || echo optim.lrr ;;
+    key=value) [ $1 = good ] && echo optim.lr=2.0e-3 || echo optim.lr=x ;;
+    NAME) [ $1 = good ] && echo sample || echo nowhere ;;
+    COMMAND) [ $1 = good ] && echo plan || echo nowhere ;;
+    -*) echo "$2" ;;
+    esac
+}
+tried() { # NAME
+    run $1 --help
+    run $1 --nonsense
+    words=$(LC_ALL=C "$MEOPT" help $1 | sed -n "1s/^Usage: meopt $1//p" | tr -d '[].' | sed 's/|[^ ]*//g; s/,[^ ]*//g; s/ options//')
+    bad= good=
+    for word in $words; do
+        bad="${bad:+$bad }$(with bad $word)" good="$good $(with good $word)"
+    done
+    [ -z "$bad" ] || run $1 $bad
+    case $1 in # the rest is enough without a row of its own
+    fetch) good="$good --list" ;;
+    'config new') good='digits new.yaml --force' ;;
+    'config diff') good='quick.yaml optim.lr=2.0e-3' ;;
+    tokenize) good="text.txt --tokenizer $MEOPT_SOURCE/tests/data/tokenizers/qwen.json -o tokens" ;;
+    plan) good='quick.yaml --what-if --card-memory 64G' ;;
+    train) good='quick.yaml train.steps=2 --name trained' && rm -rf runs/trained ;;
+    compare) good='runs/one runs/two' ;;
+    embed) good='runs/one -o vectors.npy' ;;
+    eval) good='runs/one' ;;
+    'bench optim') good='-w bf16 -n 100000 --repeat 1' ;;
+    'bench speedup') good='-n 100000 --repeat 1 --device cpu' ;;
+    'bench ranks') good='--mib 1 --repeat 1' ;;
+    'bench train') good='quick.yaml --steps 1 --no-peak --profile' ;;
+    'bench gpu') return ;; # requires a card
+    doctor) good='--quick quick.yaml' ;;
+    esac
+    run $1 $good
+    case $1 in # further tables
+    plan) run plan quick.yaml --ranks 4 --bandwidth 10 --step-ms 100 ;;
+    esac
+}
+run
+run --help
+for first in $("$MEOPT" complete ''); do
+    if LC_ALL=C "$MEOPT" help "$first" | grep -q "^Usage: meopt $first COMMAND "; then
+        run "$first"
+        run "$first" --help
+        for second in $("$MEOPT" complete "$first" ''); do tried "$first $second"; done
+    else tried "$first"; fi
+done
+for topic in $("$MEOPT" complete help ''); do run help "$topic"; done
+echo @@@ end
+SH
+
+cd "$dir"
+"$MEOPT" config new quickstart quick.yaml >/dev/null 2>&1
+"$MEOPT" fetch sample --dest sample --quiet
+seq 100 >text.txt
+for run in one two; do
+    "$MEOPT" train quick.yaml train.steps=4 data.val=sample/COCO2014 --name $run --no-dashboard --run-dir every >/dev/null 2>&1 || fail "train"
+done
+every() { # ENCODING LOCALE FILE
+    encoding=$1
+    rm -rf shown && mkdir shown && cp -r quick.yaml text.txt sample shown && cp -r every shown/runs
+    bridge=
+    [ $1 != GBK ] || bridge="python3 '$MEOPT_SOURCE/tests/cli/gbk_terminal.py' env LC_ALL=zh_CN.GBK"
+    terminal 100 6000 $2 "LOCPATH='$dir' MEOPT='$MEOPT' MEOPT_SOURCE='$MEOPT_SOURCE'" "sh -c \"cd '$dir/shown'; $bridge sh ../every.sh 2>&1; sleep 60\""
+    wait_for 100 on_screen '^@@@ end' || fail "the commands do not end under $1"
+    tmux -L "$socket" capture-pane -p >"$3"
+    tmux -L "$socket" capture-pane -pJ >"$3.joined"
+    stop
+}
+every English C.UTF-8 english
+every UTF-8 zh_CN.UTF-8 chinese
+every GBK zh_CN.UTF-8 gbk
+python3 "$MEOPT_SOURCE/tests/cli/chinese_check.py" "$MEOPT_BUILD/share/locale/zh_CN/LC_MESSAGES/meopt.mo" english chinese gbk || fail "what commands show"
+
+# ---- screens ----
+
 . "$MEOPT_SOURCE/tests/cli/dash_run.sh"
 for run in one 实验; do dash_run "$dir/runs/$run" 2 60; done
 cp "$MEOPT_SOURCE/configs/eva_clip.yaml" "$dir"
