@@ -241,7 +241,7 @@ static int stop_in(const struct arguments *args, const char *directory, struct e
         if ((code = run_status_read(&s, directory, err)) != 0) return code;
     }
     bool json = argument_flag(args, "json"), over = run_status_over(&s);
-    if (over && !json) log_info("%s has already ended: %s", directory, s.state);
+    if (over && !json) log_info("%s has already ended: %s", directory, _(s.state));
     if (over && json) print_stop(directory, NULL, &s);
     if (over) return 0;
     code = run_request(directory, at_once ? "stop-now" : "stop", err);
@@ -293,7 +293,7 @@ static int checkpoint_in(const struct arguments *args, const char *directory, st
     (void)args;
     if (code) return code;
     if (run_status_over(&s))
-        return error_set(err, EXIT_FAILED, NULL, "%s is not running: %s", directory, s.state);
+        return error_set(err, EXIT_FAILED, NULL, "%s is not running: %s", directory, _(s.state));
     code = run_request(directory, "checkpoint", err);
     if (!code) log_info("%s: requested a checkpoint after the current step", directory);
     return code;

@@ -220,7 +220,7 @@ static void metrics_text(const struct metric *metrics, int count, const char *be
         const struct score_row *row = score_named(metrics[i].name);
         if (json) n += (size_t)snprintf(text + n, size - n, ",\"%s\":%.9g", row->key, metrics[i].value);
         else
-            n += (size_t)snprintf(text + n, size - n, "%s%s %s", before, row->label,
+            n += (size_t)snprintf(text + n, size - n, "%s%s %s", before, _(row->label),
                                   score_text(value, sizeof value, row, metrics[i].value, "%.4f"));
     }
 }
@@ -258,7 +258,7 @@ static void on_step(void *context, const struct train_progress *p)
         printf(_("step %5lld/%lld  epoch %3lld  loss %.6f%s  lr %.3e  norm %.4f  %8.1f %s%s  "
                  "%8.1f ms  wait %5.1f ms%s\n"),
                (long long)p->step, (long long)p->total, (long long)p->epoch, p->loss, metrics, p->lr,
-               p->grad_norm, p->tokens_per_s > 0 ? p->tokens_per_s : p->images_per_s, printer->unit->rate,
+               p->grad_norm, p->tokens_per_s > 0 ? p->tokens_per_s : p->images_per_s, _(printer->unit->rate),
                mfu, p->step_ms, p->data_wait_ms, evaluation);
     fflush(stdout);
 }
@@ -284,7 +284,7 @@ static void log_summary(const struct progress_printer *printer, const struct run
     metrics_text(printer->last, OBJECTIVE_METRICS, ", ", false, metrics, sizeof metrics);
     metrics_text(printer->evaluation, 1 + OBJECTIVE_METRICS, ", ", false, evaluation, sizeof evaluation);
     log_info("loss %.6f -> %.6f%s%s, %.1f s, %.1f %s", printer->first_loss, printer->last_loss, metrics,
-             evaluation, seconds, printer->units / seconds, printer->unit->rate);
+             evaluation, seconds, printer->units / seconds, _(printer->unit->rate));
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
         if (printer->use.peak_bytes[c])
             log_row(memory_class_names[c], "%.1f MiB", (double)printer->use.peak_bytes[c] / 1048576.0);

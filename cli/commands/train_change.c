@@ -345,7 +345,7 @@ static int copy_run(struct run *run, void *context, struct error *err)
     if (changed) json_object_set_new(fields, "changed", changed);
     run_history_free(&history);
     if (code) json_decref(fields);
-    return code ? code : run_event(run, "branched", fields, err);
+    return code ? code : run_event(run, N_("branched"), fields, err);
 }
 
 /* Returns the path without trailing slashes, "." and ".." as absolute paths; malloc'ed. A suffix can be

@@ -222,10 +222,10 @@ static void update_title(const struct dash *d, struct title_state *s, double t)
     if (s->alive && f->status.ended) beep();
     s->alive = dash_alive(d);
     if (s->alive && f->status.total > 0)
-        snprintf(text, sizeof text, "%.80s %.0f%% loss %s - meopt", path_basename(f->directory),
+        snprintf(text, sizeof text, _("%.80s %.0f%% loss %s - meopt"), path_basename(f->directory),
                  100.0 * (double)f->last.step / (double)f->status.total,
                  dash_number(loss, sizeof loss, f->last.loss));
-    else snprintf(text, sizeof text, _("%.80s %s - meopt"), path_basename(f->directory), f->status.state);
+    else snprintf(text, sizeof text, _("%.80s %s - meopt"), path_basename(f->directory), _(f->status.state));
     screen_title(text);
 }
 

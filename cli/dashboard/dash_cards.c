@@ -210,7 +210,7 @@ static void draw_titles(const struct dash *d, const struct columns *col, const s
     if (col->wide)
         snprintf(line, sizeof line, "%*s %*s %*s %*s %9s %*s", PAD(20, _("ours+others/total")),
                  PAD(6, _("busy")), PAD(6, _("temp")), PAD(7, _("power")),
-                 unit_of(f->scored[SCORE_TOKENS_PER_S])->rate, PAD(7, _("wait")));
+                 _(unit_of(f->scored[SCORE_TOKENS_PER_S])->rate), PAD(7, _("wait")));
     else if (col->middle)
         snprintf(line, sizeof line, "%*s %*s %*s %*s", PAD(19, _("ours+others/total")), PAD(6, _("busy")),
                  PAD(5, _("temp")), PAD(6, _("power")));

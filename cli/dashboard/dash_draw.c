@@ -41,14 +41,14 @@ static void describe_state(const struct dash *d, char *dst, size_t size, int *pa
     }
     if (run_status_over(s)) {
         if (s->exit_code > 0 && strcmp(s->state, "stopped") != 0)
-            snprintf(dst, size, _("%s (exit %d)"), s->state, s->exit_code);
-        else snprintf(dst, size, "%s", s->state);
+            snprintf(dst, size, _("%s (exit %d)"), _(s->state), s->exit_code);
+        else snprintf(dst, size, "%s", _(s->state));
         if (strcmp(s->state, "done") != 0 && strcmp(s->state, "stopped") != 0) *pair = PAIR_BAD;
         return;
     }
     if (f->worker[0] && strcmp(f->worker, "running") != 0) {
         *pair = PAIR_BAD;
-        snprintf(dst, size, _("%s for %s, while %s"), f->worker,
+        snprintf(dst, size, _("%s for %s, while %s"), _(f->worker),
                  dash_duration(silent, sizeof silent, f->silent_s), _(f->phase));
     } else if (f->live_time > 0 && (double)time(NULL) - f->live_time > SILENT_SECONDS) {
         *pair = PAIR_BAD;
@@ -59,7 +59,7 @@ static void describe_state(const struct dash *d, char *dst, size_t size, int *pa
                      s->here ? _("; training continues") : "");
     } else {
         snprintf(dst, size, "%s",
-                 f->phase[0] && strcmp(f->phase, "waiting for data") != 0 ? _(f->phase) : s->state);
+                 f->phase[0] && strcmp(f->phase, "waiting for data") != 0 ? _(f->phase) : _(s->state));
     }
     if (d->paused) snprintf(dst + strlen(dst), size - strlen(dst), _(", drawing paused"));
 }
@@ -100,9 +100,9 @@ static void draw_title(const struct dash *d, const struct dash_rect *r)
         dash_put(r->y, r->x, space - 1, A_BOLD, name);
         dash_put(r->y, r->x + space - (screen_ascii ? 3 : 1), 3, A_BOLD, screen_ascii ? "..." : "…");
     } else dash_put(r->y, r->x, space, A_BOLD, name);
-    const char *student = f->student[0] ? f->student : "student", *meopt = f->use_meopt ? "  meopt" : "";
+    const char *student = f->student[0] ? f->student : _("student"), *meopt = f->use_meopt ? "  meopt" : "";
     if (f->has_teacher)
-        snprintf(line, sizeof line, "  %s %s %s%s", f->teacher[0] ? f->teacher : "teacher",
+        snprintf(line, sizeof line, "  %s %s %s%s", f->teacher[0] ? f->teacher : _("teacher"),
                  screen_ascii ? "->" : "→", student, meopt);
     else snprintf(line, sizeof line, "  %s%s", student, meopt);
     if ((f->teacher[0] || f->student[0]) && x + screen_width(line) <= r->x + space)
@@ -129,7 +129,7 @@ static void put_results(char *line, size_t size, const struct dash_rect *r, cons
     snprintf(pieces[NORM], sizeof pieces[NORM], _("  norm %s"),
              dash_number(number, sizeof number, l->grad_norm));
     snprintf(pieces[RATE], sizeof pieces[RATE], "  %s %s", dash_number(number, sizeof number, rate),
-             unit->rate);
+             _(unit->rate));
     dash_scores(pieces[EVALUATED], sizeof pieces[EVALUATED], f, true);
     if (r->h == 2) pieces[RATE][0] = 0; /* it is in the table of cards */
     for (int i = 0; i < PIECES; i++) used += strlen(pieces[i]);
@@ -170,7 +170,7 @@ static void draw_header(const struct dash *d, const struct dash_rect *r)
     if (r->w >= 66) put_results(line, sizeof line, r, f);
     else
         snprintf(line, sizeof line, _("loss %s  %s %s  lr %s"), dash_number(n1, sizeof n1, l->loss), n5,
-                 unit->rate, dash_number(n3, sizeof n3, l->lr));
+                 _(unit->rate), dash_number(n3, sizeof n3, l->lr));
     dash_put(r->y + 2, r->x, r->w, 0, line);
 }
 

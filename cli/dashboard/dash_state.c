@@ -56,7 +56,7 @@ char *dash_scores(char *dst, size_t size, const struct follow *f, bool evaluated
     for (int i = 0; i < SCORE_COUNT && n < size; i++) {
         const struct score_row *row = &score_rows[i];
         if (row->rare != evaluated || !f->scored[i] || i == SCORE_TOKENS_PER_S) continue;
-        n += (size_t)snprintf(dst + n, size - n, "  %s %s", row->label,
+        n += (size_t)snprintf(dst + n, size - n, "  %s %s", _(row->label),
                               row->percent ? score_text(number, sizeof number, row, f->scores[i], "")
                                            : dash_number(number, sizeof number, f->scores[i]));
     }

@@ -56,7 +56,7 @@ void dash_summary(const struct follow *f)
     const struct metric_line *l = &f->last;
     char n1[24], n2[24], n3[24], word[200];
     int64_t saved = -1;
-    printf("%s: %s, step %lld/%lld, loss %s, %s", f->directory, s->state, (long long)l->step,
+    printf(_("%s: %s, step %lld/%lld, loss %s, %s"), f->directory, _(s->state), (long long)l->step,
            (long long)s->total, dash_number(n1, sizeof n1, l->loss),
            dash_duration(n2, sizeof n2, f->seconds));
     if (f->card_count && f->cards[0].memory.peak_bytes > 0)
@@ -80,5 +80,5 @@ void dash_summary(const struct follow *f)
             run_word(word, sizeof word, f->directory));
     int64_t from = f->event_count > EVENTS ? f->event_count - EVENTS : 0;
     for (int64_t i = from; i < f->event_count; i++)
-        row(i == from ? "events" : "", "%s", f->events[i % FOLLOW_LINES]);
+        row(i == from ? N_("events") : "", "%s", f->events[i % FOLLOW_LINES]);
 }

@@ -49,14 +49,25 @@ bool run_table_refresh(struct run_table *t, double seconds, bool *changed)
 
 /* ---- filter and order ---- */
 
+/* Writes the state of a run for people: "done", "silent 5m". */
+static char *state_text(char *dst, size_t size, const struct run_brief *b)
+{
+    char state[32], word[32];
+    size_t n = strcspn(run_brief_state(b, state, sizeof state), " ");
+    snprintf(word, sizeof word, "%.*s", (int)n, state);
+    snprintf(dst, size, "%s%s", _(word), state + n);
+    return dst;
+}
+
 static bool passes(const struct run_table *t, const struct run_brief *b)
 {
-    char state[32], words[sizeof t->filter], *save = NULL;
+    char state[32], shown[64], words[sizeof t->filter], *save = NULL;
     run_brief_state(b, state, sizeof state);
     if (t->state && strncmp(state, t->state, strlen(t->state)) != 0) return false;
     snprintf(words, sizeof words, "%s", t->filter);
     for (char *w = strtok_r(words, " ", &save); w; w = strtok_r(NULL, " ", &save))
-        if (!strcasestr(b->name, w) && !strcasestr(state, w) && !strcasestr(b->device, w) &&
+        if (!strcasestr(b->name, w) && !strcasestr(state, w) &&
+            !strstr(state_text(shown, sizeof shown, b), w) && !strcasestr(b->device, w) &&
             !strcasestr(b->job, w) && !strcasestr(bottleneck_names[b->bound_by], w) &&
             !strstr(_(bottleneck_names[b->bound_by]), w))
             return false;
@@ -135,7 +146,7 @@ static const struct {
     [COLUMN_STATE] = {N_("state"), 10, true},         [COLUMN_STEP] = {N_("step"), 13, false},
     [COLUMN_LOSS] = {N_("loss"), 8, false},           [COLUMN_LEFT] = {N_("left"), 8, false},
     [COLUMN_PEAK] = {N_("peak"), 6, false},           [COLUMN_SAVED] = {N_("saved"), 5, false},
-    [COLUMN_BOUND] = {N_("bound by"), 15, true},      [COLUMN_CURVE] = {"loss", 16, true},
+    [COLUMN_BOUND] = {N_("bound by"), 15, true},      [COLUMN_CURVE] = {N_("loss"), 16, true},
     [COLUMN_BEST] = {N_("best"), 7, false},           [COLUMN_RATE] = {N_("rate"), 12, false},
     [COLUMN_SIGN] = {N_("last sign, UTC"), 20, true}, [COLUMN_JOB] = {N_("job"), 12, true},
     [COLUMN_DEVICE] = {N_("device"), 16, true}};
@@ -237,8 +248,8 @@ static void rate_text(char *dst, size_t size, const struct metric_line *last)
     const struct unit *unit;
     double rate = metric_rate(last, &unit);
     if (!isfinite(rate)) snprintf(dst, size, "-");
-    else if (rate >= 1e6) snprintf(dst, size, "%.3gM %s", rate * 1e-6, unit->short_rate);
-    else snprintf(dst, size, rate < 1000 ? "%.4g %s" : "%.0f %s", rate, unit->short_rate);
+    else if (rate >= 1e6) snprintf(dst, size, "%.3gM %s", rate * 1e-6, _(unit->short_rate));
+    else snprintf(dst, size, rate < 1000 ? "%.4g %s" : "%.0f %s", rate, _(unit->short_rate));
 }
 
 static void cell_text(char *dst, size_t size, const struct run_brief *b, enum column column, bool ascii)
@@ -247,7 +258,7 @@ static void cell_text(char *dst, size_t size, const struct run_brief *b, enum co
     dst[0] = 0;
     if (!b->state_mark) return; /* not read yet */
     switch (column) {
-    case COLUMN_STATE: run_brief_state(b, dst, size); break;
+    case COLUMN_STATE: state_text(dst, size, b); break;
     case COLUMN_STEP:
         if (s->total) snprintf(dst, size, "%lld/%lld", (long long)b->step, (long long)s->total);
         else snprintf(dst, size, "%lld", (long long)b->step);
@@ -284,8 +295,9 @@ void run_table_line(char dst[RUN_LINE], const struct run_brief *b, int width, in
     for (int c = 0; c < count; c++) {
         cell_text(text, sizeof text, b, (enum column)c, ascii);
         if (c == COLUMN_STATE && count <= COLUMN_BOUND && b->bound_by && b->bound_by != BOTTLENECK_COMPUTE)
-            snprintf(text, sizeof text, "%.*s", (int)strcspn(bottleneck_names[b->bound_by], " "),
-                     bottleneck_names[b->bound_by]); /* the column does not fit, and there is a bottleneck */
+            snprintf(
+                text, sizeof text, "%.*s", (int)strcspn(_(bottleneck_names[b->bound_by]), " "),
+                _(bottleneck_names[b->bound_by])); /* the column does not fit, and there is a bottleneck */
         at += (size_t)snprintf(dst + at, RUN_LINE - at, " ");
         at = put_column(dst, at, text, columns[c].width, columns[c].left, ascii);
     }

@@ -169,7 +169,7 @@ int end_in_pause(struct supervisor *v, struct error *err)
     struct error ignored;
     *err = (struct error){0};
     if (!supervisor_follow(v) || run_status_read(&s, v->home.directory, NULL) != 0) return EXIT_STOPPED;
-    snprintf(s.state, sizeof s.state, "stopped");
+    snprintf(s.state, sizeof s.state, N_("stopped"));
     snprintf(s.message, sizeof s.message, _("stopped before it was started again"));
     snprintf(s.hint, sizeof s.hint, _("continue with: meopt train --resume %.200s"), v->home.directory);
     s.exit_code = EXIT_STOPPED;

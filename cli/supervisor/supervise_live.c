@@ -81,7 +81,7 @@ static json_t *live_json(int pid, const char *state, const char *phase, double s
 
 void live_report_pause(struct supervisor *v, int64_t step)
 {
-    replace_live(v, live_json((int)getpid(), "restarting", "", 0, step));
+    replace_live(v, live_json((int)getpid(), N_("restarting"), "", 0, step));
 }
 
 static void write_live(struct supervisor *v)
@@ -93,7 +93,7 @@ static void write_live(struct supervisor *v)
                      atomic_load(&v->report->step) > v->report->from);
     bool stopped = false;
     for (int i = 0; i < v->count; i++) stopped |= v->workers[i].stopped && worker_running(v, i);
-    const char *state = stopped ? _("stopped by a signal") : silent > limit ? "hung" : "running";
+    const char *state = stopped ? N_("stopped by a signal") : silent > limit ? N_("hung") : "running";
     json_t *object =
         live_json((int)v->pid, state, phase >= 0 && phase < PHASE_COUNT ? train_phase_names[phase] : "",
                   silent, atomic_load(&v->report->step));

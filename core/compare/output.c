@@ -87,6 +87,7 @@ static void cell_words(char value[CELL_TEXT], char change[CELL_TEXT + 32], const
 {
     const char *plus_minus = unicode ? "±" : "+-";
     cell_text(value, row, cell, plus_minus);
+    if (strcmp(row->key, "state") == 0) snprintf(value, CELL_TEXT, "%s", _(cell_shown(cell)));
     cell_change(change, row, cell, plus_minus);
     size_t n = strlen(change);
     if (!isnan(cell->p)) snprintf(change + n, CELL_TEXT + 32 - n, "%sp=%.2g", n ? "  " : "", cell->p);

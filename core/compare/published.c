@@ -57,7 +57,7 @@ static int add(struct column **columns, int *count, const char *name, const char
     struct record *r = xcalloc(1, sizeof *r);
     record_unknown(r);
     r->published = true;
-    snprintf(r->state, sizeof r->state, "published");
+    snprintf(r->state, sizeof r->state, N_("published"));
     r->started = NAN;
     r->images = r->total_steps = r->student_parameters = r->teacher_parameters = r->seed = -1;
     r->batch = r->step_images = r->ranks = r->epoch_steps = -1;

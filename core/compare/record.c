@@ -140,9 +140,9 @@ static int read_state(struct record *r, struct error *err)
     if (strcmp(said, "training") == 0) {
         bool gone = strcmp(host, here) == 0 && pid > 0 &&
                     ((kill((pid_t)pid, 0) != 0 && errno == ESRCH) || !run_held(r->path));
-        snprintf(said, sizeof said, "%s", gone ? _("broken off") : "running");
+        snprintf(said, sizeof said, "%s", gone ? N_("broken off") : N_("running"));
     }
-    snprintf(r->state, sizeof r->state, "%s", said[0] ? said : r->count ? "unknown" : "empty");
+    snprintf(r->state, sizeof r->state, "%s", said[0] ? said : r->count ? N_("unknown") : N_("empty"));
     return code;
 }
 

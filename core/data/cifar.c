@@ -473,8 +473,8 @@ static int list_source(struct image_list *list, const struct image_search *searc
             ? xasprintf(_(", decompressed to %zu MB of memory per host"), source_bytes(s) / 1000000)
             : xstrdup("");
     if (!code)
-        list->chosen = xasprintf(_("%s: using %lld images for %s%s"), s->form->name, (long long)list->count,
-                                 search->validation ? _("test") : _("training"), memory);
+        list->chosen = xasprintf(_("%s: using %lld images %s%s"), s->form->name, (long long)list->count,
+                                 search->validation ? _("for test") : _("for training"), memory);
     free(memory);
     return code;
 }

@@ -122,7 +122,7 @@ void bottleneck_find(struct bottleneck *v, const struct follow *f)
         snprintf(v->cause, sizeof v->cause, _("rank %d on %.60s: the others wait %.0f %% of a step for it"),
                  f->slowest_rank, f->slowest_host, f->slowest_costs);
         snprintf(v->remedy, sizeof v->remedy, _("check its host: ssh %.60s meopt doctor"), f->slowest_host);
-    } else if (strncmp(f->status.message, "saving is paused", 16) == 0) {
+    } else if (f->status.message[0] && strcmp(f->status.state, "training") == 0) { /* saving is paused */
         v->kind = BOTTLENECK_DISK;
         snprintf(v->cause, sizeof v->cause, "%.190s", f->status.message);
         snprintf(v->remedy, sizeof v->remedy, _("free disk space: df -h %s"), run);

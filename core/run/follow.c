@@ -244,12 +244,12 @@ static void changes_text(char *dst, size_t size, const json_t *changed)
 /* Adds a mark for events that change a curve; frequent events have none. */
 static void add_mark(struct follow *f, int64_t step, const char *event, const char *message)
 {
-    static const char *const kinds[] = {"changed", "resumed", "branched", "diverged"};
+    static const char *const kinds[] = {"changed", N_("resumed"), "branched", "diverged"};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds && step > 0; i++) {
         if (strcmp(kinds[i], event) != 0) continue;
         struct follow_mark *m = &f->marks[f->mark_count++ % FOLLOW_MARKS];
         m->step = (double)step;
-        snprintf(m->text, sizeof m->text, "%.24s%s%.64s", event, message[0] ? ": " : "", message);
+        snprintf(m->text, sizeof m->text, "%.24s%s%.64s", _(event), message[0] ? _(": ") : "", message);
     }
 }
 
@@ -267,8 +267,8 @@ void follow_take_event(struct follow *f, const char *text, size_t bytes)
     add_mark(f, follow_whole(object, "step"), event, message);
     run_time_text(when, sizeof when, "%m-%d %H:%M:%SZ", follow_number(object, "time"));
     int64_t step = follow_whole(object, "step");
-    snprintf(line, sizeof line, _("%s  step %lld  %s%s%s"), when, (long long)(step < 0 ? 0 : step), event,
-             message[0] ? ": " : "", message);
+    snprintf(line, sizeof line, _("%s  step %lld  %s%s%s"), when, (long long)(step < 0 ? 0 : step), _(event),
+             message[0] ? _(": ") : "", message);
     add_to_ring(f->events, &f->event_count, line);
     json_decref(object);
 }

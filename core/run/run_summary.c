@@ -167,7 +167,7 @@ static bool brief_read(struct run_brief *b)
     if (!known || changed || !b->status.ended) {
         struct error err;
         b->damaged = run_status_read(&b->status, b->directory, &err) != 0;
-        if (b->damaged) snprintf(b->status.state, sizeof b->status.state, "damaged");
+        if (b->damaged) snprintf(b->status.state, sizeof b->status.state, N_("damaged"));
     }
     b->last_sign = b->status.time;
     b->left_s = NAN;
@@ -272,7 +272,7 @@ const char *run_brief_state(const struct run_brief *b, char *dst, size_t size)
 {
     long long s = (long long)b->silent_s;
     if (s <= 0) snprintf(dst, size, "%s", b->status.state);
-    else if (s < 3600) snprintf(dst, size, "silent %lldm", s / 60);
+    else if (s < 3600) snprintf(dst, size, "%s %lldm", N_("silent"), s / 60);
     else if (s < 172800) snprintf(dst, size, "silent %lldh", s / 3600);
     else snprintf(dst, size, "silent %lldd", s / 86400);
     return dst;

@@ -42,7 +42,7 @@ int run_status_read(struct run_status *s, const char *directory, struct error *e
                            "not a run");
         error_at(err, directory, 0, 0);
     } else if (file_absent_below(directory, name)) {
-        snprintf(s->state, sizeof s->state, "starting");
+        snprintf(s->state, sizeof s->state, N_("starting"));
     } else if ((code = file_read_below(directory, name, 1 << 20, &text, &bytes, err)) == 0) {
         json_t *object = json_loadb(text, bytes, 0, NULL), *exit_code = json_object_get(object, "exit_code");
         if (!json_is_object(object)) {
@@ -67,7 +67,7 @@ int run_status_read(struct run_status *s, const char *directory, struct error *e
     gethostname(host, sizeof host - 1);
     s->here = strcmp(host, s->host) == 0;
     if (!code && !s->ended && s->here && s->pid > 0 && is_gone(s->pid, directory)) {
-        snprintf(s->state, sizeof s->state, "lost");
+        snprintf(s->state, sizeof s->state, N_("lost"));
         snprintf(s->message, sizeof s->message, _("process %d ended without a message"), s->pid);
         snprintf(s->hint, sizeof s->hint, _("resume with: meopt train --resume"));
     }

@@ -23,13 +23,11 @@ enum {
     RETRY_SECONDS = 60 /* between two attempts of a save that fails, unless one is due earlier */
 };
 
-const char *const train_phase_names[PHASE_COUNT] = {N_("loading weights"),
-                                                    N_("computing the teacher's outputs"),
-                                                    N_("waiting for data"),
-                                                    "training",
-                                                    N_("saving a checkpoint"),
-                                                    "ending",
-                                                    "evaluating"};
+const char *const train_phase_names[PHASE_COUNT] = {
+    N_("loading weights"),     N_("computing the teacher's outputs"),
+    N_("waiting for data"),    N_("training"),
+    N_("saving a checkpoint"), N_("ending"),
+    N_("evaluating")};
 
 /* ---- batches ---- */
 
@@ -110,7 +108,7 @@ static void pause_saving(struct train_loop *w, const struct error *why)
              (long long)w->p.step, why->what);
     log_warn("%s%s%s; saving is paused, the last checkpoint stays, training continues", why->file,
              why->file[0] ? ": " : "", why->what);
-    log_event(w, "saving_paused",
+    log_event(w, N_("saving_paused"),
               json_pack("{s:I, s:s}", "step", (json_int_t)w->p.step, "message", why->what));
     report_state(w, "training", -1);
 }
@@ -121,7 +119,7 @@ static void resume_saving(struct train_loop *w)
     w->save_failed_at = 0;
     if (!paused || !is_rank0(w)) return;
     log_info("saving resumes at step %lld", (long long)w->p.step);
-    log_event(w, "saving_resumed", json_pack("{s:I}", "step", (json_int_t)w->p.step));
+    log_event(w, N_("saving_resumed"), json_pack("{s:I}", "step", (json_int_t)w->p.step));
     w->run->notice[0] = 0;
 }
 
@@ -152,7 +150,7 @@ static int save(struct train_loop *w, struct error *err)
     if (code) return code;
     resume_saving(w);
     if (w->candidate.step == w->p.step) w->best = w->candidate;
-    log_event(w, "checkpoint", json_pack("{s:I}", "step", (json_int_t)w->p.step));
+    log_event(w, N_("checkpoint"), json_pack("{s:I}", "step", (json_int_t)w->p.step));
     if (w->listener->saved) w->listener->saved(w->listener->context, w->p.step);
     w->saved_at = clock_seconds();
     w->saved_step = w->p.step;
@@ -311,7 +309,7 @@ static void report_change(struct train_loop *w, json_t *changed)
         log_info("step %lld: %s was %s and is now %s", (long long)w->p.step, key,
                  json_string_value(json_array_get(values, 0)), json_string_value(json_array_get(values, 1)));
     if (change_record(w->run->directory, changed, &why)) log_warn("%s: %s", why.file, why.what);
-    log_event(w, "changed", json_pack("{s:I, s:O}", "step", (json_int_t)w->p.step, "changed", changed));
+    log_event(w, N_("changed"), json_pack("{s:I, s:O}", "step", (json_int_t)w->p.step, "changed", changed));
 }
 
 /* Applies a requested change of keys (change.h): rank 0 reads the values and broadcasts them. */
@@ -378,10 +376,10 @@ static int save_at_end(struct train_loop *w, int code, struct error *err)
 static void report_end(struct train_loop *w, int code, struct error *err)
 {
     const struct train_progress *p = &w->p;
-    const char *state = code == 0               ? "done"
-                        : code == EXIT_STOPPED  ? "stopped"
-                        : code == EXIT_DIVERGED ? "diverged"
-                                                : "failed";
+    const char *state = code == 0               ? N_("done")
+                        : code == EXIT_STOPPED  ? N_("stopped")
+                        : code == EXIT_DIVERGED ? N_("diverged")
+                                                : N_("failed");
     flush_metrics(w);
     report_state(w, state, code);
     log_event(w, state, json_pack("{s:I}", "step", (json_int_t)p->step));
@@ -449,7 +447,7 @@ static int report_start(struct train_loop *w, bool resumed, json_t *identity, js
     json_t *fields = json_pack("{s:I, s:I, s:o*}", "step", (json_int_t)w->from, "total_steps",
                                (json_int_t)w->p.total, "ranks_differ", differ);
     if (*changed) json_object_set(fields, "changed", *changed);
-    log_event(w, resumed ? "resumed" : "started", fields);
+    log_event(w, resumed ? N_("resumed") : N_("started"), fields);
     if (listener->started)
         listener->started(listener->context, w->t, rows, w->feed.data, w->from, w->p.total);
     return 0;

@@ -16,7 +16,7 @@ import unicodedata
 CONVERSION = re.compile(r"%(?:\d+\$)?[-+ #0]*[\d*.]*(?:hh|h|ll|l|z|j)?[diouxXcsaefgEFGp]|%%")
 COMMANDS = re.compile(r"  [a-z]+( [a-z]+)?  +\S*[\u4e00-\u9fff]")  # a command or topic of the help, and what it does
 PROSE = re.compile(r"(?<![\w./=<'-])[a-z]{2,}(?: [a-z]{2,}){2,}(?![\w./=-])")
-VERBATIM = re.compile(r"^\s*(meopt|mpirun|srun|sbatch|#|>|\$) ?|^[\w.]+ = |^\s*[{}\[\]\"]")  # commands, configurations, JSON
+VERBATIM = re.compile(r"^\s*(meopt|mpirun|srun|sbatch|#|>|\$) ?|^[\w.]+ = |^\s*[{}\[\]\"]|^a line of")  # commands, configurations, JSON, a log
 LOGS = re.compile("meopt (train|embed|eval) ")
 SCRIPT = re.compile("meopt sbatch quick")
 found = []
@@ -70,7 +70,7 @@ def english_left(name, lines, texts, words, english):
             found.append(f"{name}: in English: {message!r}")
     for line in kept if not SCRIPT.match(name) else []:
         for field in re.split(r"\s{2,}|│", line.strip()):
-            if field in words and not (COMMANDS.match(line) and line.startswith(f"  {field} ")):
+            if field in words and not name.startswith("form") and not (COMMANDS.match(line) and line.startswith(f"  {field} ")):
                 found.append(f"{name}: in English: {field!r} in {line!r}")
         prose = PROSE.search(re.sub(r"'[^']*'|meopt [a-z]+ [a-z]+", "", line))
         if prose:

@@ -80,6 +80,11 @@ seq 100 >text.txt
 for run in one two; do
     "$MEOPT" train quick.yaml train.steps=4 data.val=sample/COCO2014 --name $run --no-dashboard --run-dir every >/dev/null 2>&1 || fail "train"
 done
+for state in stopped failed diverged starting; do # in the list of runs
+    cp -r every/one every/run-$state
+    sed -i "s/\"state\": *\"done\"/\"state\":\"$state\"/" every/run-$state/state.json
+    grep -q $state every/run-$state/state.json || fail "state.json"
+done
 every() { # ENCODING LOCALE FILE
     encoding=$1
     rm -rf shown && mkdir shown && cp -r quick.yaml text.txt sample shown && cp -r every shown/runs
@@ -94,7 +99,6 @@ every() { # ENCODING LOCALE FILE
 every English C.UTF-8 english
 every UTF-8 zh_CN.UTF-8 chinese
 every GBK zh_CN.UTF-8 gbk
-python3 "$MEOPT_SOURCE/tests/cli/chinese_check.py" "$MEOPT_BUILD/share/locale/zh_CN/LC_MESSAGES/meopt.mo" english chinese gbk || fail "what commands show"
 
 # ---- screens ----
 
@@ -118,10 +122,36 @@ PY
 columns() { tmux -L "$socket" capture-pane -p | python3 "$dir/columns.py" "$@" || fail "$encoding: columns of $*"; }
 start() { # COMMAND, in the encoding
     bridge=
-    [ $encoding = UTF-8 ] || bridge="python3 '$MEOPT_SOURCE/tests/cli/gbk_terminal.py' env LC_ALL=zh_CN.$encoding"
+    [ $encoding != GBK ] || bridge="python3 '$MEOPT_SOURCE/tests/cli/gbk_terminal.py' env LC_ALL=zh_CN.$encoding"
     locale=zh_CN.UTF-8
+    [ $encoding != English ] || locale=C.UTF-8
     terminal 100 40 $locale "LOCPATH='$dir'" "sh -c \"cd '$dir'; $bridge '$MEOPT' $1; echo status \\\$?; sleep 60\""
 }
+
+settled() { # the screen is not changing
+    tmux -L "$socket" capture-pane -p >"$dir/before"
+    sleep 0.1
+    tmux -L "$socket" capture-pane -p | cmp -s - "$dir/before" && grep -q '[^ ]' "$dir/before"
+}
+pages() { # FILE NAME COMMAND KEY...: adds the screen at first and after each key
+    file=$1 name=$2
+    start "$3"
+    shift 3
+    for key in '' "$@"; do
+        [ -z "$key" ] || keys "$key"
+        wait_for 20 settled || fail "$encoding: $name $key is not drawn"
+        { echo "@@@ $name $key"; cat "$dir/before"; echo '@@@ status 0'; } | tee -a "$file.joined" >>"$file"
+    done
+    stop
+}
+cd "$dir"
+for encoding in English UTF-8 GBK; do
+    case $encoding in English) file=english ;; UTF-8) file=chinese ;; GBK) file=gbk ;; esac
+    pages $file 'list of runs' '' '?'
+    pages $file dashboard 'train --replay runs/one --speed 0' 1 2 3 4 '?'
+    pages $file form 'config edit --card-memory 64G eva_clip.yaml' '?'
+done
+python3 "$MEOPT_SOURCE/tests/cli/chinese_check.py" "$MEOPT_BUILD/share/locale/zh_CN/LC_MESSAGES/meopt.mo" english chinese gbk || fail "what commands show"
 
 for encoding in UTF-8 GBK; do
     start 'plan --help'
@@ -138,11 +168,11 @@ for encoding in UTF-8 GBK; do
     stop
     start 'runs'
     await '实验'
-    columns 'done ' 状态
+    columns '完成 ' 状态
     stop
     start '' # the list of runs
     await '帮助  q'
-    columns 'done ' 状态
+    columns '完成 ' 状态
     keys '?'
     await '保存并停止运行'
     keys q q
@@ -171,3 +201,8 @@ for command in 'config list --json' 'config list --json eva_clip.yaml' 'runs --j
     LC_ALL=zh_CN.UTF-8 LOCPATH="$dir" "$MEOPT" $command >chinese || :
     cmp english chinese >&2 || fail "'$command' depends on the language"
 done
+# files of a run trained under Chinese have the English words
+LC_ALL=zh_CN.UTF-8 LOCPATH="$dir" "$MEOPT" train quick.yaml train.steps=2 --name chinese --no-dashboard --run-dir every >log 2>&1 || fail "a run under Chinese"
+grep -q '"state": *"done"' every/chinese/state.json || fail "state.json: $(cat every/chinese/state.json)"
+cut -d, -f1 every/chinese/events.jsonl | LC_ALL=C grep -q '[^ -~]' && fail "events.jsonl: $(cat every/chinese/events.jsonl)"
+! LC_ALL=C grep '[^ -~]' every/chinese/meta.json every/chinese/metrics.jsonl >&2 || fail "a file is Chinese"
