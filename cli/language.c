@@ -91,23 +91,38 @@ static const char *locale_of(const char *category)
     return "";
 }
 
-/* Nodes of clusters often lack the locales of their users. Chinese in UTF-8 then uses C.UTF-8, which glibc
- * has, and LANGUAGE. */
-static void use_missing_locale(void)
+/* Nodes of clusters often lack the locales of their users. Chinese in UTF-8 then has the characters of
+ * another locale in UTF-8: glibc has C.UTF-8 since 2.35, Debian had it before. Returns whether there is
+ * one. */
+static bool use_other_characters(void)
 {
-    const char *messages = locale_of("LC_MESSAGES"), *dot = strchr(messages, '.');
-    if (messages[0] != 'z' || messages[1] != 'h' || !dot ||
-        (strcasecmp(dot, ".UTF-8") && strcasecmp(dot, ".utf8")))
-        return;
-    if (!setlocale(LC_MESSAGES, "C.UTF-8") || !setlocale(LC_CTYPE, "C.UTF-8")) return;
-    const char *chosen = getenv("LANGUAGE");
-    if (!chosen || !chosen[0]) setenv("LANGUAGE", "zh_CN", 1);
+    const char *locale = locale_of("LC_CTYPE"), *dot = strchr(locale, '.');
+    return locale[0] == 'z' && locale[1] == 'h' && dot &&
+           (strcasecmp(dot, ".UTF-8") == 0 || strcasecmp(dot, ".utf8") == 0) &&
+           (setlocale(LC_CTYPE, "C.UTF-8") || setlocale(LC_CTYPE, "en_US.UTF-8"));
+}
+
+/* Opens the first catalogue of the languages in LANGUAGE, else of the locale's, as gettext does: "zh_CN:en",
+ * "zh_CN.UTF-8". English needs none. */
+static void open_catalogue(const char *directory)
+{
+    const char *locale = locale_of("LC_MESSAGES"), *names = getenv("LANGUAGE");
+    if (!locale[0] || strcmp(locale, "C") == 0 || strcmp(locale, "POSIX") == 0) return;
+    for (const char *p = names && names[0] ? names : locale; *p; p += strcspn(p, ":"), p += *p == ':') {
+        int n = (int)strcspn(p, ":.@");
+        if ((n == 1 && *p == 'C') || (n >= 2 && strncmp(p, "en", 2) == 0)) return;
+        if (n == 0 || memchr(p, '/', (size_t)n)) continue;
+        char *path = xasprintf("%s/%.*s/LC_MESSAGES/meopt.mo", directory, n, p);
+        bool opened = translate_open(path);
+        free(path);
+        if (opened) return;
+    }
 }
 
 void language_open(int argc, char **argv)
 {
-    setlocale(LC_CTYPE, "");
-    if (!setlocale(LC_MESSAGES, "")) use_missing_locale();
+    bool known = setlocale(LC_CTYPE, "") || use_other_characters();
+    setlocale(LC_MESSAGES, "");
     const char *encoding = nl_langinfo(CODESET);
     if (strcmp(encoding, "UTF-8") != 0 && strcmp(encoding, "ANSI_X3.4-1968") != 0) {
         convert_stream(&stdout, STDOUT_FILENO, encoding, _IOLBF);
@@ -115,8 +130,9 @@ void language_open(int argc, char **argv)
     }
     for (int i = 1; i < argc; i++)
         if (strcmp(argv[i], "--json") == 0) return;
-    char *directory = path_shipped_in("locale", "");
-    if (directory) translate_open(directory);
+    char *directory =
+        known ? path_shipped_in("locale", "") : NULL; /* else the terminal's encoding is unknown */
+    if (directory) open_catalogue(directory);
     free(directory);
 }
 

@@ -1,29 +1,74 @@
 /* Translations: see translate.h. */
 #include "core/base/translate.h"
+#include "core/base/file.h"
 
 #include <libintl.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <wchar.h>
 
-#define DOMAIN "meopt"
+/* The catalogue as msgfmt writes it, little-endian: gettext's manual, "The Format of GNU MO Files". It is
+ * read here, because dgettext requires the user's locale to be installed: glibc 2.41 ignores LANGUAGE in
+ * C.UTF-8, which 2.36 did not. */
+enum { MO_MAGIC = 0x950412de, MO_HEAD = 20, MO_MOST = 64 << 20 };
+static struct {
+    char *data; /* NULL: none */
+    size_t bytes;
+    uint32_t count, texts, translations; /* offsets of two tables of (length, offset), sorted by text */
+} mo;
 
-static bool opened;
-
-void translate_open(const char *directory)
+static uint32_t mo_number(size_t at)
 {
-    bindtextdomain(DOMAIN, directory);
-    bind_textdomain_codeset(DOMAIN, "UTF-8");
-    bind_textdomain_codeset("libc", "UTF-8"); /* strerror, dlerror */
-    opened = true;
+    uint32_t number;
+    memcpy(&number, mo.data + at, sizeof number);
+    return number;
+}
+
+/* Returns entry i of a table; NULL: not a text inside the file. */
+static const char *mo_text(uint32_t table, uint32_t i)
+{
+    size_t at = (size_t)table + 8 * (size_t)i, length = mo_number(at), offset = mo_number(at + 4);
+    return offset < mo.bytes && length < mo.bytes - offset && mo.data[offset + length] == 0 ? mo.data + offset
+                                                                                            : NULL;
+}
+
+bool translate_open(const char *path)
+{
+    free(mo.data);
+    mo.data = NULL;
+    if (file_read(path, MO_MOST, &mo.data, &mo.bytes, NULL)) return false;
+    if (mo.bytes >= MO_HEAD && mo_number(0) == MO_MAGIC) {
+        mo.count = mo_number(8);
+        mo.texts = mo_number(12);
+        mo.translations = mo_number(16);
+        size_t table = 8 * (size_t)mo.count;
+        if (mo.texts <= mo.bytes && table <= mo.bytes - mo.texts && mo.translations <= mo.bytes &&
+            table <= mo.bytes - mo.translations) {
+            bind_textdomain_codeset("libc", "UTF-8"); /* strerror, dlerror */
+            return true;
+        }
+    }
+    free(mo.data);
+    mo.data = NULL;
+    return false;
 }
 
 const char *translation(const char *text)
 {
-    return opened && text && text[0] ? dgettext(DOMAIN, text)
-                                     : text; /* the text of "" is the catalogue's head */
+    if (!mo.data || !text || !text[0]) return text; /* the text of "" is the catalogue's head */
+    for (uint32_t low = 0, high = mo.count; low < high;) {
+        uint32_t middle = low + (high - low) / 2;
+        const char *found = mo_text(mo.texts, middle), *translated = mo_text(mo.translations, middle);
+        int order = found ? strcmp(text, found) : 0;
+        if (!found || !translated) return text;
+        if (order == 0) return translated[0] ? translated : text;
+        if (order < 0) high = middle;
+        else low = middle + 1;
+    }
+    return text;
 }
 
 /* Formats one conversion, `%...` up to its letter, with the next argument. */
@@ -81,7 +126,7 @@ int text_format(char *dst, size_t size, const char *format, va_list args)
     struct arguments all;
     size_t used = 0;
     format = translation(format);
-    if (!opened || strchr(format, '$')) {
+    if (!mo.data || strchr(format, '$')) {
         int n = vsnprintf(dst, size, format, args);
         if (n >= 0 && (size_t)n >= size && size) dst[whole_characters(dst, size - 1)] = 0;
         return n;

@@ -1,4 +1,4 @@
-/* Messages in the user's language: gettext's domain "meopt", whose texts are in po/.
+/* Messages in the user's language: gettext's catalogues, whose texts are in po/.
  *
  * error_set, log_info and the other functions that po/extract.sh names translate their texts themselves.
  * Other texts for people are marked: _("text") where it is used, N_("text") in a table, whose reader
@@ -9,6 +9,7 @@
 #define MEOPT_BASE_TRANSLATE_H
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #define _(text)  translation(text)
@@ -17,8 +18,9 @@
 /* Returns the translation of a text, or the text itself; NULL for NULL. */
 const char *translation(const char *text) __attribute__((format_arg(1)));
 
-/* Translates from now on, with the texts that the locale of LC_MESSAGES chooses below `directory`. */
-void translate_open(const char *directory);
+/* Translates from now on with a catalogue (meopt.mo). Returns false if the file is missing or is none:
+ * texts are English. */
+bool translate_open(const char *path);
 
 /* vsnprintf with the translation of a format. An argument of %s with several words is translated, too, if it
  * is a message. */
