@@ -17,7 +17,7 @@ fifth='bad problem dash_put node_error note_ambiguous comm_name_rank'
 seventh='document_error'
 eighth='document_error'
 find core cli fetch -name '*.[ch]' | LC_ALL=C sort |
-    grep -vE '^core/(compare/(paper|output_html|plot_svg|plot_pdf)|run/prometheus|weights/write_pt)' >"$work/files"
+    grep -vE '^core/(compare/(paper|plot_svg|plot_pdf)|run/prometheus|weights/write_pt)' >"$work/files"
 {
     "$messages"
     sed -n 's/^ *about: \(.*\)/N_("\1")/p' configs/sources.yaml

@@ -69,8 +69,7 @@ static void pad(FILE *out, const char *text, int width, bool right)
         for (int i = 0; i < spaces; i++) fputc(' ', out);
 }
 
-/* Returns the translated label with its indentation, valid until the next call. */
-static const char *shown_label(const struct row *row)
+const char *output_label(const struct row *row)
 {
     static char text[256];
     int indent = (int)strspn(row->label, " ");
@@ -82,12 +81,20 @@ static const char *shown_label(const struct row *row)
     return text;
 }
 
+char *output_value(char dst[CELL_TEXT], const struct row *row, const struct cell *cell,
+                   const char *plus_minus)
+{
+    cell_text(dst, row, cell, plus_minus);
+    if (strcmp(row->key, "state") == 0 && cell_shown(cell)[0])
+        snprintf(dst, CELL_TEXT, "%s", _(cell_shown(cell)));
+    return dst;
+}
+
 static void cell_words(char value[CELL_TEXT], char change[CELL_TEXT + 32], const struct row *row,
                        const struct cell *cell, bool unicode)
 {
     const char *plus_minus = unicode ? "±" : "+-";
     cell_text(value, row, cell, plus_minus);
-    if (strcmp(row->key, "state") == 0) snprintf(value, CELL_TEXT, "%s", _(cell_shown(cell)));
     cell_change(change, row, cell, plus_minus);
     size_t n = strlen(change);
     if (!isnan(cell->p)) snprintf(change + n, CELL_TEXT + 32 - n, "%sp=%.2g", n ? "  " : "", cell->p);
@@ -104,9 +111,10 @@ static void print_section(FILE *out, const struct table *t, enum section section
         const struct row *row = &t->rows[r];
         if (row->section != section || !output_row_shown(t, row, o)) continue;
         rows++;
-        if (width_of(shown_label(row)) > label) label = width_of(shown_label(row));
+        if (width_of(output_label(row)) > label) label = width_of(output_label(row));
         for (int c = 0; c < t->column_count; c++) {
             cell_words(value, change, row, &row->cells[c], o->unicode);
+            output_value(value, row, &row->cells[c], o->unicode ? "±" : "+-");
             if (width_of(value) > widths[c][0]) widths[c][0] = width_of(value);
             if (width_of(change) > widths[c][1]) widths[c][1] = width_of(change);
         }
@@ -131,9 +139,10 @@ static void print_section(FILE *out, const struct table *t, enum section section
     for (int r = 0; r < t->row_count; r++) {
         const struct row *row = &t->rows[r];
         if (row->section != section || !output_row_shown(t, row, o)) continue;
-        pad(out, shown_label(row), label, false);
+        pad(out, output_label(row), label, false);
         for (int c = 0; c < t->column_count; c++) {
             cell_words(value, change, row, &row->cells[c], o->unicode);
+            output_value(value, row, &row->cells[c], o->unicode ? "±" : "+-");
             fputs("   ", out);
             pad(out, value, widths[c][0], true);
             if (widths[c][1] && (change[0] || c + 1 < t->column_count || row->why)) {

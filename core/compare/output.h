@@ -31,6 +31,11 @@ void output_markdown(FILE *out, const struct table *table, const struct output_o
 void output_html(FILE *out, const struct table *table, const struct plot plots[PLOT_COUNT],
                  const struct output_options *options);
 
+/* Returns the translated label of a row with its indentation, valid until the next call. */
+const char *output_label(const struct row *row);
+/* cell_text with words translated. Returns dst. */
+char *output_value(char dst[CELL_TEXT], const struct row *row, const struct cell *cell,
+                   const char *plus_minus);
 extern const char *const section_titles[3];
 /* output_row: whether a row is written for programs. output_row_shown: for people; with published columns,
  * rows without a published figure are omitted. */

@@ -1,6 +1,7 @@
 /* The comparison as one HTML file without network access or other files. A short script shows the values
  * under the pointer. The page follows the reader's light or dark scheme and prints in black on white. */
 #include "core/compare/output.h"
+#include "core/base/file.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -97,7 +98,8 @@ static void curve_data(FILE *out, const struct plot *p, bool *first)
     fprintf(out,
             "%s{\"id\":\"%s\",\"label\":\"%s\",\"left\":%g,\"right\":%g,\"top\":%g,\"bottom\":%g,\"min\":%."
             "12g,\"max\":%.12g,\"curves\":[",
-            *first ? "" : ",\n", p->id, p->x_label, p->left, p->right, p->top, p->bottom, p->x_min, p->x_max);
+            *first ? "" : ",\n", p->id, _(p->x_label), p->left, p->right, p->top, p->bottom, p->x_min,
+            p->x_max);
     *first = false;
     for (int k = 0; k < p->series_count; k++) {
         const struct series *s = &p->series[k];
@@ -125,13 +127,14 @@ static void table_section(FILE *out, const struct table *t, enum section section
                 out,
                 "<section%s><h2>%s</h2><div class=\"wide\"><table style=\"--n:%d\">\n<thead><tr><th></th>",
                 section == SECTION_COMPARABLE ? " class=\"bad\"" : "",
-                section == SECTION_COMPARABLE ? "Not comparable" : section_titles[section], t->column_count);
+                section == SECTION_COMPARABLE ? _("Not comparable") : _(section_titles[section]),
+                t->column_count);
             for (int c = 0; c < t->column_count; c++) {
                 fputs("<th>", out);
                 html_text(out, t->columns[c].name);
-                if (c == t->reference) fputs(" <span class=\"pub\">reference</span>", out);
+                if (c == t->reference) fprintf(out, " <span class=\"pub\">%s</span>", _("reference"));
                 if (t->columns[c].runs[0].published)
-                    fputs(" <span class=\"pub\">published, not measured</span>", out);
+                    fprintf(out, " <span class=\"pub\">%s</span>", _("published, not measured"));
                 fputs("</th>", out);
             }
             fputs(section == SECTION_COMPARABLE ? "<th></th></tr></thead>\n<tbody>\n"
@@ -142,7 +145,7 @@ static void table_section(FILE *out, const struct table *t, enum section section
         fprintf(out, "<tr%s data-key=\"", row->label[0] == ' ' ? " class=\"in\"" : "");
         html_text(out, row->key);
         fputs("\"><td>", out);
-        html_text(out, row->label + strspn(row->label, " "));
+        html_text(out, output_label(row) + strspn(row->label, " "));
         fputs("</td>", out);
         for (int c = 0; c < t->column_count; c++) {
             const struct cell *cell = &row->cells[c];
@@ -150,7 +153,7 @@ static void table_section(FILE *out, const struct table *t, enum section section
             fputs("<td", out);
             if (cell->number && isfinite(cell->mean)) fprintf(out, " data-value=\"%.12g\"", cell->mean);
             fputs("><span class=\"v\">", out);
-            html_text(out, cell_text(words, row, cell, "±"));
+            html_text(out, output_value(words, row, cell, "±"));
             fputs("</span>", out);
             /* an empty element keeps the values aligned */
             if (c != t->reference && section == SECTION_FACTS) {
@@ -164,7 +167,7 @@ static void table_section(FILE *out, const struct table *t, enum section section
         }
         if (row->why) {
             fputs("<td class=\"why\">", out);
-            html_text(out, row->why);
+            html_text(out, _(row->why));
             fputs("</td>", out);
         }
         fputs("</tr>\n", out);
@@ -179,29 +182,29 @@ static void origin(FILE *out, const struct record *r)
     time_t started = isfinite(r->started) ? (time_t)r->started : 0;
     struct tm tm;
     if (started > 0 && gmtime_r(&started, &tm))
-        strftime(when, sizeof when, ", begun %Y-%m-%d %H:%M UTC", &tm);
+        strftime(when, sizeof when, _(", begun %Y-%m-%d %H:%M UTC"), &tm);
     fputs("<p class=\"from\"><strong>", out);
     html_text(out, r->name);
-    fputs("</strong>: ", out);
-    html_text(out, r->published ? r->source : r->device[0] ? r->device : "a device that was not recorded");
+    fprintf(out, "</strong>%s", _(": "));
+    html_text(out, r->published ? r->source : r->device[0] ? r->device : _("a device that was not recorded"));
     if (r->host[0]) {
-        fputs(" on ", out);
+        fputs(_(" on "), out);
         html_text(out, r->host);
     }
     fputs(when, out);
     if (r->version[0]) {
-        fputs("; meopt ", out);
+        fputs(_("; meopt "), out);
         html_text(out, r->version);
     }
     if (r->program[0]) {
-        fputs(", program ", out);
+        fputs(_(", program "), out);
         html_text(out, r->program);
     }
     if (r->data[0]) {
-        fputs(", data ", out);
+        fputs(_(", data "), out);
         html_text(out, r->data);
     }
-    if (r->seed >= 0) fprintf(out, ", seed %lld", (long long)r->seed);
+    if (r->seed >= 0) fprintf(out, _(", seed %lld"), (long long)r->seed);
     fputs("</p>\n", out);
 }
 
@@ -213,9 +216,9 @@ static void title(FILE *out, const struct table *t)
         html_text(out, t->columns[c].name);
     }
     if (other < 0) return;
-    html_text(out, t->columns[other].name);
-    fputs(" against ", out);
-    html_text(out, t->columns[t->reference].name);
+    char *both = xasprintf(_("%s against %s"), t->columns[other].name, t->columns[t->reference].name);
+    html_text(out, both);
+    free(both);
 }
 
 static void legend_entry(FILE *out, int color, const char *name, bool box)
@@ -232,9 +235,9 @@ static void legend_entry(FILE *out, int color, const char *name, bool box)
 
 static void figure(FILE *out, const struct plot *p)
 {
-    fprintf(out, "<figure><figcaption>%s</figcaption><div class=\"key\">", p->title);
+    fprintf(out, "<figure><figcaption>%s</figcaption><div class=\"key\">", _(p->title));
     for (int k = 0; k < MEMORY_CLASS_COUNT; k++)
-        if (plot_has_class(p, k)) legend_entry(out, k, memory_class_names[k], true);
+        if (plot_has_class(p, k)) legend_entry(out, k, _(memory_class_names[k]), true);
     for (int k = 0; k < p->series_count; k++)
         if (!p->series[k].repeat) legend_entry(out, p->series[k].color, p->series[k].name, false);
     fputs("</div>\n", out);
@@ -244,7 +247,8 @@ static void figure(FILE *out, const struct plot *p)
 
 static void head(FILE *out, const struct table *t)
 {
-    fputs("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
+    fprintf(out, "<!DOCTYPE html>\n<html lang=\"%s\">", _("en")); /* the language of the page */
+    fputs("<head><meta charset=\"utf-8\"><meta name=\"viewport\" "
           "content=\"width=device-width\">\n"
           "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
           "'unsafe-inline'; script-src 'unsafe-inline'; img-src data:\">\n"

@@ -135,12 +135,18 @@ void plots_make(struct plot plots[PLOT_COUNT], const struct table *t)
 {
     const struct plot frames[PLOT_COUNT] = {
         {.id = "memory", .title = N_("Peak memory of one card by class"), .x_label = "MiB", .y_label = ""},
-        {.id = "iteration-loss", .title = N_("Loss by iteration"), .x_label = N_("step"), .y_label = "loss"},
+        {.id = "iteration-loss",
+         .title = N_("Loss by iteration"),
+         .x_label = N_("step"),
+         .y_label = N_("loss")},
         {.id = "loss-difference",
          .title = N_("Loss less the reference's at equal step"),
          .x_label = "step",
-         .y_label = "difference"},
-        {.id = "epoch-loss", .title = N_("Loss by epoch"), .x_label = N_("epoch"), .y_label = "mean loss"},
+         .y_label = N_("difference")},
+        {.id = "epoch-loss",
+         .title = N_("Loss by epoch"),
+         .x_label = N_("epoch"),
+         .y_label = N_("mean loss")},
         {.id = "throughput", .title = N_("Throughput"), .x_label = "step", .y_label = t->unit->rate},
     };
     for (int k = 0; k < PLOT_COUNT; k++) {
@@ -245,7 +251,8 @@ static void x_ticks(const struct plot *p, const struct canvas *c)
         tick_text(text, sizeof text, x, step);
         c->text(c->context, ANCHOR_MIDDLE, px, p->bottom + 18, text);
     }
-    c->text(c->context, ANCHOR_MIDDLE, 0.5 * (p->left + p->right), p->bottom + 36, p->x_label);
+    c->text(c->context, ANCHOR_MIDDLE, 0.5 * (p->left + p->right), p->bottom + 36,
+            c->bare ? _(p->x_label) : p->x_label);
 }
 
 static void axes(const struct plot *p, const struct canvas *c)
@@ -266,7 +273,7 @@ static void axes(const struct plot *p, const struct canvas *c)
     x_ticks(p, c);
     c->line(c->context, INK_AXIS, p->left, p->bottom, p->right, p->bottom);
     c->line(c->context, INK_AXIS, p->left, p->top, p->left, p->bottom);
-    c->text(c->context, ANCHOR_START, 8, p->top - 8, p->y_label);
+    c->text(c->context, ANCHOR_START, 8, p->top - 8, c->bare && p->y_label[0] ? _(p->y_label) : p->y_label);
 }
 
 /* Draws legend entries side by side from (x, y), in two lines. */
@@ -318,7 +325,8 @@ static void bars(const struct plot *p, const struct canvas *c)
         for (int k = 0; k < MEMORY_CLASS_COUNT; k++) {
             double part = p->bars[b].parts[k];
             if (!(part > 0)) continue;
-            snprintf(tip, sizeof tip, "%s: %s %.1f MiB", p->bars[b].name, memory_class_names[k], part);
+            snprintf(tip, sizeof tip, "%s: %s %.1f MiB", p->bars[b].name,
+                     c->bare ? _(memory_class_names[k]) : memory_class_names[k], part);
             double x = plot_px(p, sum);
             c->box(c->context, k, x, y, plot_px(p, sum + part) - x, height, tip);
             sum += part;

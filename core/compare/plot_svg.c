@@ -61,7 +61,7 @@ void plot_svg(FILE *out, const struct plot *p, bool alone)
     fprintf(out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" id=\"%s\" viewBox=\"0 %d %d %d\" role=\"img\" "
             "aria-label=\"%s\">\n",
-            p->id, head, PLOT_WIDTH, PLOT_HEIGHT - head, p->title);
+            p->id, head, PLOT_WIDTH, PLOT_HEIGHT - head, alone ? p->title : _(p->title));
     if (alone) {
         fputs("<style>svg{background:#fff}text{font:11px "
               "sans-serif;fill:#222}.grid{stroke:#ddd}.axis{stroke:#555}.s{fill:none;stroke-width:1.6}\n",

@@ -17,7 +17,7 @@ CONVERSION = re.compile(r"%(?:\d+\$)?[-+ #0]*[\d*.]*(?:hh|h|ll|l|z|j)?[diouxXcsa
 COMMANDS = re.compile(r"  [a-z]+( [a-z]+)?  +\S*[\u4e00-\u9fff]")  # a command or topic of the help, and what it does
 PROSE = re.compile(r"(?<![\w./=<'-])[a-z]{2,}(?: [a-z]{2,}){2,}(?![\w./=-])")
 VERBATIM = re.compile(r"^\s*(meopt|mpirun|srun|sbatch|#|>|\$) ?|^[\w.]+ = |^\s*[{}\[\]\"]|^a line of")  # commands, configurations, JSON, a log
-LOGS = re.compile("meopt (train|embed|eval) ")
+LOGS = re.compile("meopt (train|embed|eval) |page")
 SCRIPT = re.compile("meopt sbatch quick")
 found = []
 

@@ -146,7 +146,9 @@ pages() { # FILE NAME COMMAND KEY...: adds the screen at first and after each ke
 }
 cd "$dir"
 for encoding in English UTF-8 GBK; do
-    case $encoding in English) file=english ;; UTF-8) file=chinese ;; GBK) file=gbk ;; esac
+    case $encoding in English) file=english locale=C.UTF-8 ;; UTF-8) file=chinese locale=zh_CN.UTF-8 ;; GBK) file=gbk locale=zh_CN.GBK ;; esac
+    LC_ALL=$locale LOCPATH="$dir" "$MEOPT" compare every/one every/two --html page.html >/dev/null || fail "compare --html"
+    { echo '@@@ page'; sed '/^<style>/,/<\/style>/d; /^<script/,$d; s/<[^>]*>/  /g; s/&[a-z]*;//g' page.html; echo '@@@ status 0'; } | tee -a $file.joined >>$file
     pages $file 'list of runs' '' '?'
     pages $file dashboard 'train --replay runs/one --speed 0' 1 2 3 4 '?'
     pages $file form 'config edit --card-memory 64G eva_clip.yaml' '?'
