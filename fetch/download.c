@@ -445,7 +445,7 @@ static int handle_end(struct run *r, struct connection *s, int rc)
         if (state->validator[0] == 0 || r->restarts >= TRIES / 2) r->no_ranges = true;
         return restart_part(r, state->validator[0]
                                    ? "the file on the server changed, or the server stopped supporting ranges"
-                                   : "the server does not support ranges");
+                                   : N_("the server does not support ranges"));
     case OUTCOME_WRONG_RANGE:
         return next_mirror(r, EXIT_NETWORK, "try another network or mirror",
                            "the server sends a different range from the requested one");
@@ -570,7 +570,7 @@ int transfer_run(const struct transfer *t, struct partial *part, int *used, stru
             code = t->sized(t->context, part->state.total, r.err);
         } else {
             code = restart_part(&r, same < 0 ? "the part belongs to a different URL"
-                                             : "the server sent no ETag or Last-Modified");
+                                             : N_("the server sent no ETag or Last-Modified"));
         }
     } else if (!code) {
         code = restart_part(&r, "");

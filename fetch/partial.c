@@ -378,7 +378,7 @@ static int check_owner(const struct claimant *c, const char *found, bool *owner_
     int code =
         error_set(err, EXIT_LOCKED,
                   *owner_here ? "wait for it, or stop it"
-                              : "if that process is dead, remove the file and run the same command again",
+                              : N_("if that process is dead, remove the file and run the same command again"),
                   "%s is being fetched by process %ld on %s", c->name, other.pid, other.host);
     char *path = path_join(c->directory, found);
     error_at(err, path, 0, 0);

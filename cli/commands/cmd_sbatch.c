@@ -169,9 +169,12 @@ struct job {
     int64_t cards;     /* per node; 0: trains on the CPU */
 };
 
+/* Comments and messages of the script are in the user's language, one line each. */
+static void write_comment(FILE *out, const char *text) { fprintf(out, "# %s\n", _(text)); }
+
 static void write_line(FILE *out, const char *option, const char *value, const char *why)
 {
-    if (*why) fprintf(out, "# %s\n", why);
+    if (*why) write_comment(out, why);
     fprintf(out, "#SBATCH --%s%s%s\n", option, *value ? "=" : "", value);
 }
 
@@ -202,25 +205,25 @@ static void write_requests(FILE *out, const struct job *job)
         write_line(out, "account", argument_text(args, "account", NULL), "");
     write_number(out, "nodes", argument_int(args, "nodes", 1), "");
     write_number(out, "ntasks-per-node", job->cards ? job->cards : 1,
-                 job->cards ? "one task and one process per card"
-                            : "one process trains on the CPUs of a node");
-    write_number(out, "cpus-per-task", cpus, "to decode images and write checkpoints");
+                 job->cards ? N_("one task and one process per card")
+                            : N_("one process trains on the CPUs of a node"));
+    write_number(out, "cpus-per-task", cpus, N_("to decode images and write checkpoints"));
     if (job->cards) {
         snprintf(text, sizeof text, "%.100s:%lld", gres_name(job), (long long)job->cards);
-        write_line(out, "gres", text, "cards per node, as in 'sinfo -o %G'");
+        write_line(out, "gres", text, N_("cards per node, as in 'sinfo -o %G'"));
     }
     if (argument_text(args, "mem", NULL))
-        write_line(out, "mem", argument_text(args, "mem", NULL), "per node");
+        write_line(out, "mem", argument_text(args, "mem", NULL), N_("per node"));
     write_line(out, "time", argument_text(args, "time", "24:00:00"), "");
     snprintf(text, sizeof text, "B:USR1@%lld", (long long)argument_int(args, "warn", WARN_SECONDS));
-    write_line(out, "signal", text, "signals only this script N seconds before the limit");
-    write_line(out, "requeue", "", "allows a requeue under the same job id");
-    write_line(out, "open-mode", "append", "a requeued job appends to its output file");
+    write_line(out, "signal", text, N_("signals only this script N seconds before the limit"));
+    write_line(out, "requeue", "", N_("allows a requeue under the same job id"));
+    write_line(out, "open-mode", "append", N_("a requeued job appends to its output file"));
     if (job->array)
-        write_line(out, "array", job->array, "one run per number, which replaces %a in overrides");
+        write_line(out, "array", job->array, N_("one run per number, which replaces %a in overrides"));
     if (job->sweep.runs) {
         snprintf(text, sizeof text, "0-%d%.20s", job->sweep.runs - 1, argument_text(args, "array", ""));
-        write_line(out, "array", text, "one run per combination of values, see below");
+        write_line(out, "array", text, N_("one run per combination of values, see below"));
     }
     write_line(out, "output", job->array || job->sweep.runs ? "slurm-%x-%A_%a.log" : "slurm-%x-%j.log", "");
 }
@@ -228,32 +231,30 @@ static void write_requests(FILE *out, const struct job *job)
 static void write_environment(FILE *out, const struct job *job)
 {
     const char *module = argument_list(job->args, "module", 0);
-    fputs("\n# Modules of this site. No 'set -u': env.sh and modules read unset variables.\n", out);
-    if (!module) fputs("# module load compiler/dtk/25.04      # or: . /opt/dtk/env.sh\n", out);
+    fputs("\n", out);
+    write_comment(out, "Modules of this site. No 'set -u': env.sh and modules read unset variables.");
+    if (!module) write_comment(out, "module load compiler/dtk/25.04      # or: . /opt/dtk/env.sh");
     for (int i = 0; (module = argument_list(job->args, "module", i)) != NULL; i++) {
         fputs("module load ", out);
         write_quoted(out, module, false);
         fputs(" || exit 1\n", out);
     }
-    fputs("# Remove values of the submitting shell; srun sets these for each task.\n"
-          "unset CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES GPU_DEVICE_ORDINAL\n"
-          "# RCCL's small messages between AMD and Hygon cards hang over PCIe without this.\n"
-          "export HSA_FORCE_FINE_GRAIN_PCIE=1\n"
-          "export OMP_NUM_THREADS=\"${SLURM_CPUS_PER_TASK:-1}\"\n"
-          "# No core files, which would have many gigabytes.\n"
-          "ulimit -c 0\n",
+    write_comment(out, "Remove values of the submitting shell; srun sets these for each task.");
+    fputs("unset CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES GPU_DEVICE_ORDINAL\n", out);
+    write_comment(out, "RCCL's small messages between AMD and Hygon cards hang over PCIe without this.");
+    fputs("export HSA_FORCE_FINE_GRAIN_PCIE=1\n"
+          "export OMP_NUM_THREADS=\"${SLURM_CPUS_PER_TASK:-1}\"\n",
           out);
+    write_comment(out, "No core files, which would have many gigabytes.");
+    fputs("ulimit -c 0\n", out);
 }
 
 /* bash runs a trap after the signal interrupts `wait`, so the script waits again. */
 static const char shell_wait[] =
-    "\n# Slurm signals this script %lld s before the time limit; the tasks save and exit with 10.\n"
-    "# Only then the job is requeued. A run that a user stops also exits with 10, but stays stopped,\n"
-    "# and the job is COMPLETED.\n"
     "warned='' caught='' step=''\n"
     "trap 'caught=yes; warned=yes; kill -USR1 \"$step\" 2>/dev/null' USR1\n"
     "trap 'caught=yes; warned=no; kill -TERM \"$step\" 2>/dev/null' TERM INT\n"
-    "left=%lld pause=5 # restarts from the newest checkpoint after a lost rank (14)\n"
+    "left=%lld pause=5 # %s\n"
     "while :; do\n"
     "    run &\n"
     "    step=$!\n"
@@ -274,7 +275,7 @@ static const char shell_wait[] =
     "if [ \"$code\" = 10 ] && [ \"$warned\" = yes ]; then\n"
     "    scontrol requeue \"$SLURM_JOB_ID\" || exit 10\n"
     "elif [ \"$code\" = 10 ] && [ -z \"$warned\" ]; then\n"
-    "    echo 'stopped and saved on request; the same script resumes it'\n"
+    "    echo '%s'\n"
     "    exit 0\n"
     "fi\n"
     "exit \"$code\"\n";
@@ -289,7 +290,9 @@ static bool is_varied(const struct sweep *s, int operand)
 /* Sets name and values of the run from the number of the task. */
 static void write_sweep(FILE *out, const struct job *job)
 {
-    fputs("\n# The runs of the array.\ncase $SLURM_ARRAY_TASK_ID in\n", out);
+    fputs("\n", out);
+    write_comment(out, "The runs of the array.");
+    fputs("case $SLURM_ARRAY_TASK_ID in\n", out);
     for (int run = 0; run < job->sweep.runs; run++) {
         char *name = sweep_name(&job->sweep, job->args, job->name, run);
         fprintf(out, "%d) name=", run);
@@ -304,14 +307,17 @@ static void write_sweep(FILE *out, const struct job *job)
         fputs(") ;;\n", out);
         free(name);
     }
-    fputs("*) echo \"no run has the number '$SLURM_ARRAY_TASK_ID'\" >&2 && exit 2 ;;\nesac\n", out);
+    fprintf(out, "*) echo \"%s\" >&2 && exit 2 ;;\nesac\n",
+            _("no run has the number '$SLURM_ARRAY_TASK_ID'"));
 }
 
 static void write_command(FILE *out, const struct job *job)
 {
     if (job->sweep.runs) write_sweep(out, job);
-    fputs("\n# Starts the run, or resumes it from its newest checkpoint. If one task fails, srun ends all.\n"
-          "run() {\n"
+    fputs("\n", out);
+    write_comment(
+        out, "Starts the run, or resumes it from its newest checkpoint. If one task fails, srun ends all.");
+    fputs("run() {\n"
           "    exec srun --kill-on-bad-exit=1 --cpus-per-task=\"${SLURM_CPUS_PER_TASK:-1}\" ",
           out);
     write_quoted(out, job->program, false);
@@ -330,27 +336,36 @@ static void write_command(FILE *out, const struct job *job)
     }
     if (job->sweep.runs) fputs(" \"${values[@]}\"", out);
     fputs("\n}\n", out);
-    fprintf(out, shell_wait, (long long)argument_int(job->args, "warn", WARN_SECONDS),
-            (long long)argument_int(job->args, "restarts", 3));
+    fprintf(
+        out,
+        _("\n# Slurm signals this script %lld s before the time limit; the tasks save and exit with 10.\n"
+          "# Only then the job is requeued. A run that a user stops also exits with 10, but stays stopped,\n"
+          "# and the job is COMPLETED.\n"),
+        (long long)argument_int(job->args, "warn", WARN_SECONDS));
+    fprintf(out, shell_wait, (long long)argument_int(job->args, "restarts", 3),
+            _("restarts from the newest checkpoint after a lost rank (14)"),
+            _("stopped and saved on request; the same script resumes it"));
 }
 
 static void write_script_text(FILE *out, const struct job *job)
 {
     char experiment[512];
-    fprintf(out, "#!/bin/bash\n# %s: written by 'meopt sbatch'.\n",
+    fputs("#!/bin/bash\n", out);
+    fprintf(out, _("# %s: written by 'meopt sbatch'.\n"),
             name_printable(experiment, sizeof experiment, job->experiment));
-    fputs("#     sbatch THIS_FILE                submit\n"
-          "#     squeue --me                     its position in the queue\n#     meopt attach ",
-          out);
-    fprintf(out, "%s/%s%s    the dashboard, from any machine with access to the directory\n",
+    fprintf(out, "#     sbatch THIS_FILE                %s\n", _("submit"));
+    fprintf(out, "#     squeue --me                     %s\n", _("its position in the queue"));
+    fprintf(out, "#     meopt attach %s/%s%s    %s\n",
             name_printable(experiment, sizeof experiment, job->parent), job->name,
             job->sweep.runs ? "-KEY=VALUE"
             : job->array    ? "-N"
-                            : "");
+                            : "",
+            _("the dashboard, from any machine with access to the directory"));
     if (job->array || job->sweep.runs)
-        fprintf(out, "#     meopt compare %s/%s-*    all runs of the array, with the settings that differ\n",
-                name_printable(experiment, sizeof experiment, job->parent), job->name);
-    fputs("#     scancel --signal=USR1 --batch JOBID  save now, and requeue\n", out);
+        fprintf(out, "#     meopt compare %s/%s-*    %s\n",
+                name_printable(experiment, sizeof experiment, job->parent), job->name,
+                _("all runs of the array, with the settings that differ"));
+    fprintf(out, "#     scancel --signal=USR1 --batch JOBID  %s\n", _("save now, and requeue"));
     write_requests(out, job);
     write_environment(out, job);
     write_command(out, job);

@@ -73,7 +73,7 @@ void dash_edit_draw(const struct dash *d, int rows, int columns)
     int y = rows - CHANGE_KEYS - 3;
     dash_put(y, 0, columns, A_REVERSE,
              d->edit.typing ? "Enter applies, Ctrl-U clears, Esc cancels"
-                            : "what may change while it trains: Enter edits, Esc closes");
+                            : N_("what may change while it trains: Enter edits, Esc closes"));
     for (int i = 0; i < CHANGE_KEYS; i++) {
         bool chosen = i == d->edit.row;
         const char *help = config_keys[config_key_index(change_keys[i])].help;

@@ -358,8 +358,8 @@ static void draw(struct workspace *w)
     if (w->selected >= w->top + space) w->top = w->selected - space + 1;
     if (w->top > t->shown_count - space) w->top = t->shown_count > space ? t->shown_count - space : 0;
     if (t->shown_count == 0)
-        screen_put(2, 2, columns - 2, t->count ? "no run matches the filter" : "no runs yet: n starts one",
-                   false);
+        screen_put(2, 2, columns - 2,
+                   t->count ? "no run matches the filter" : N_("no runs yet: n starts one"), false);
     if (!t->unread) run_table_ready(t, w->top, space, columns - 2, 0);
     for (int i = w->top; i < t->shown_count && i < w->top + space; i++) {
         const struct run_brief *b = &t->briefs[t->shown[i]];

@@ -30,7 +30,7 @@ static int open_file(struct transfers *t, struct error *err)
     if (t->fd >= 0) return 0;
     return error_errno(err, EXIT_FAILED,
                        errno == ENOENT ? "create the directory, or mount its disk"
-                                       : "use a writable directory on a local disk",
+                                       : N_("use a writable directory on a local disk"),
                        "cannot create a file in %s", t->directory);
 }
 

@@ -129,7 +129,7 @@ int comm_leave_messages(struct comm_exchange *e, int code, const struct error *e
 
 static void describe_call(char *text, size_t size, int rank, const struct comm_header *h, bool numbered)
 {
-    const char *name = h->call < COMM_CALLS ? comm_call_names[h->call] : "an unknown collective";
+    const char *name = h->call < COMM_CALLS ? comm_call_names[h->call] : N_("an unknown collective");
     int n = snprintf(text, size, "rank %d in %s of %lld bytes", rank, name, (long long)h->bytes);
     if (numbered && n > 0 && (size_t)n < size)
         snprintf(text + n, size - (size_t)n, " (#%lld)", (long long)h->number);
@@ -147,7 +147,7 @@ int comm_compare_two(const struct comm *comm, const struct comm_header *first, i
     return error_set(err, EXIT_RANK_LOST, "please report this defect; continue with: meopt train --resume",
                      "collective mismatch at #%lld%s%s: %s, %s%s", (long long)first->number,
                      comm->name[0] ? " of " : "", comm->name, sides[0], sides[1],
-                     parts ? ", with different arguments" : "");
+                     parts ? N_(", with different arguments") : "");
 }
 
 int comm_compare(const struct comm *comm, const void *headers, size_t stride, struct error *err)

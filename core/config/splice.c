@@ -362,7 +362,7 @@ static int plan_remove(const struct editor *e, const struct target *t, struct sp
     if (alone && (section->anchor || section->tag))
         return refuse(e, section->outer_start, "remove the section by hand",
                       section->anchor ? "this section has an anchor, and would be left without keys"
-                                      : "this section has a tag, and would be left without keys");
+                                      : N_("this section has a tag, and would be left without keys"));
     if (alone && d->nodes[d->root].style == STYLE_BLOCK) {
         int key_node;
         (void)document_find(d, d->root, t->section, &key_node);

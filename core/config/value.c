@@ -469,10 +469,10 @@ enum value_status value_read(int key, const char *text, size_t bytes, bool quote
     snprintf(better, sizeof better, "\"%.100s\"", text);
     enum kind other = kind11(text) != KIND_TEXT ? kind11(text) : kind12(text);
     return note_ambiguous(message, hint, size, text,
-                          other == KIND_BOOL   ? "a truth value"
-                          : other == KIND_DATE ? "a date"
-                          : other == KIND_NULL ? "nothing"
-                                               : "a number",
+                          other == KIND_BOOL   ? N_("a truth value")
+                          : other == KIND_DATE ? N_("a date")
+                          : other == KIND_NULL ? N_("nothing")
+                                               : N_("a number"),
                           better);
 }
 

@@ -166,7 +166,7 @@ static int unknown(struct walk *w, const char *path, const char *name, struct er
 {
     if ((errno == ENOENT || errno == ELOOP) && !image_name(name)) return 0;
     return unlisted(w, path,
-                    errno == ENOENT ? "is a link to a file that does not exist" : "cannot be examined",
+                    errno == ENOENT ? "is a link to a file that does not exist" : N_("cannot be examined"),
                     "repair or remove it, or name it in data.exclude", err);
 }
 

@@ -34,9 +34,10 @@ static void gemm_fact(const struct gpu *gpu, struct device_fact *f)
         SAY(f, is, "MEOpt's own kernel; no %s: %s; no %s: %s", lt, gpu->lt_why, blas, gpu->blas_why);
         SAY(f, cost, "several times slower than %s", blas);
         SAY(f, remedy, "%s",
-            strstr(gpu->blas_why, "=none") ? "unset that variable"
-            : hip ? "install rocBLAS, or put its directory into LD_LIBRARY_PATH (DTK: source /opt/dtk/env.sh)"
-                  : "install cuBLAS, or put its directory into LD_LIBRARY_PATH (/usr/local/cuda/lib64)");
+            strstr(gpu->blas_why, "=none") ? N_("unset that variable")
+            : hip ? N_("install rocBLAS, or put its directory into LD_LIBRARY_PATH (DTK: source "
+                       "/opt/dtk/env.sh)")
+                  : N_("install cuBLAS, or put its directory into LD_LIBRARY_PATH (/usr/local/cuda/lib64)"));
     }
 }
 

@@ -30,7 +30,7 @@ static void fake_sample(struct monitor *m)
     json_error_t wrong;
     json_t *file = json_load_file(m->options.root, 0, &wrong), *cards = json_object_get(file, "cards");
     if (!json_is_array(cards)) {
-        monitor_note(m, "%s: %s", m->options.root, file ? "no list \"cards\"" : wrong.text);
+        monitor_note(m, "%s: %s", m->options.root, file ? N_("no list \"cards\"") : wrong.text);
         json_decref(file);
         return;
     }

@@ -95,7 +95,7 @@ static int alloc_weights(struct tower *t, struct error *err)
         if (pass) break;
         m->weights = device_alloc(
             t->device, o->weights_class, bytes,
-            o->weight_buffers ? "weights of the blocks that are computed" : "tower weights", err);
+            o->weight_buffers ? N_("weights of the blocks that are computed") : N_("tower weights"), err);
         if (!m->weights) return err->code;
         if (master_bytes && !(m->masters = device_alloc(t->device, o->weights_class, master_bytes,
                                                         "fp32 master weights", err)))

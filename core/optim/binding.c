@@ -183,7 +183,7 @@ static int moments_check(const struct meopt *opt, size_t tensor, int64_t first, 
     if ((v != NULL) != (t->layout.v != STATE_NONE) && count)
         return optim_fail(err, MEOPT_BAD_ARGUMENT,
                           v ? "tensor %.100s has no second moment, one was given"
-                            : "tensor %.100s has a second moment, none was given",
+                            : N_("tensor %.100s has a second moment, none was given"),
                           t->name);
     return optim_between_steps(opt, err);
 }

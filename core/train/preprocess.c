@@ -209,7 +209,7 @@ static const struct processor *processor_of(struct preprocess_found *f, const js
         if (!*type && strncmp(model, processors[i].model, strlen(processors[i].model)) == 0)
             return &processors[i];
     }
-    set_unsupported(f, "the class is %s", *type ? type : "not said");
+    set_unsupported(f, "the class is %s", *type ? type : N_("not said"));
     return &processors[0];
 }
 
@@ -245,7 +245,7 @@ static void read_transformers(struct preprocess_found *f, const json_t *o, const
                                             : 224;
     int64_t number = filter ? json_integer_value(filter) : class->resample;
     if (filter && (!json_is_integer(filter) || number < 0 || number > 5))
-        set_unsupported(f, "resample is %s", json_is_integer(filter) ? "not 0 to 5" : "no number");
+        set_unsupported(f, "resample is %s", json_is_integer(filter) ? "not 0 to 5" : N_("no number"));
     else f->how.resample = filters[number];
     const char *as = text_of(o, PREPROCESS_RESIZE_AS);
     f->how.as = class->as;

@@ -278,7 +278,7 @@ static int put_items(struct machine *m, enum value_kind kind, const struct value
     if (target->kind == VALUE_OPAQUE) return 0;
     if (target->kind != kind)
         return damaged(m, kind == VALUE_DICT ? "items for a value that is not a dict"
-                                             : "items for a value that is not a list");
+                                             : N_("items for a value that is not a list"));
     struct items *items = target->u.items;
     int code = reserve(m->p, items, n, m->err);
     if (code) return code;

@@ -105,7 +105,7 @@ static int check_ranges(struct range *ranges, size_t count, uint64_t data_bytes,
     for (size_t i = 0; i < count; i++) {
         if (ranges[i].begin != at)
             return damaged(err, ranges[i].name,
-                           ranges[i].begin < at ? "overlaps another tensor" : "a hole before it");
+                           ranges[i].begin < at ? "overlaps another tensor" : N_("a hole before it"));
         at = ranges[i].end;
     }
     return at == data_bytes ? 0 : damaged(err, NULL, "bytes at the end of the file that belong to no tensor");

@@ -64,6 +64,8 @@ def messages(catalogue):
 
 def english_left(name, lines, texts, words, english):
     kept = [line for line in lines if not VERBATIM.match(line)]
+    if SCRIPT.match(name):  # its comments
+        kept = [line[2:] for line in lines if re.match("# [^ ]", line)]
     text = plain(" ".join(kept))
     for longest, expression, message in texts:
         if longest in text and expression.search(text):

@@ -27,6 +27,14 @@ done
 grep -q -- "train --resume-if-exists --no-dashboard --run-dir '/shared/runs' --name 'eva_clip' -- '$here/eva_clip.yaml' 'train.steps=100'$" out || fail "the command"
 [ "$(grep -n -v '^#' out | head -1 | cut -d: -f1)" -gt "$(grep -n '^#SBATCH' out | tail -1 | cut -d: -f1)" ] || fail "sbatch reads no option after the first command"
 ! grep -q '^#SBATCH.* #' out || fail "sbatch takes a comment after an option for a part of it"
+# in another language the comments and messages alone differ
+commands() { sed -e '/^#SBATCH/!s/\(^\| \)#.*//' -e 's/echo .*//' "$1"; }
+for way in '' '--array 0-3 train.seed=%a' '--mem 200G optim.lr=1.0e-4,2.0e-4' 'device.type=cpu'; do
+    # shellcheck disable=SC2086
+    "$MEOPT" sbatch eva_clip.yaml $way >english && env -u LANG LC_ALL=C.UTF-8 LANGUAGE=zh_CN "$MEOPT" sbatch eva_clip.yaml $way >chinese || fail "sbatch $way"
+    bash -n chinese || fail "bash cannot read the Chinese script of $way"
+    commands english >one && commands chinese | cmp - one >&2 || fail "the language changes the commands of $way"
+done
 expect 0 "$MEOPT" sbatch eva_clip.yaml device.cards=0,1,2
 has '#SBATCH --ntasks-per-node=3'
 has '#SBATCH --time=24:00:00'

@@ -26,4 +26,37 @@ cd "$MEOPT_SOURCE"
 grep -nE '\b(printf|fprintf|fputs|snprintf|xasprintf)\((stdout, |stderr, |out, |[a-z]+, sizeof [a-z]+, )?"[^"<]*[a-z]{3,} [a-z]{3,}' -r cli fetch --include='*.c' |
     grep -vE '^cli/(commands/(cmd_complete|cmd_config_man|cmd_sbatch|cmd_bench_gpu)|supervisor/hooks)\.c|^fetch/partial\.c' >"$work/out" || :
 [ ! -s "$work/out" ] || fail "texts without _(): see CONTRIBUTING.md, Messages"
+# Of `condition ? "one" : "other"` xgettext reads the first text alone: the other needs N_().
+command -v python3 >/dev/null || { echo "no python3"; exit 77; }
+python3 - "$work/all.pot" <<'PYTHON' >"$work/out" || fail "texts without N_() in ?:"
+import json, re, subprocess, sys
+
+KEPT = {  # names and values that files of a run or programs read
+    "left out", " (whole numbers)", "compute units", ", kernel module ", "attentional_pool of all queries",
+    "unknown status", "; its files have ", "arch unknown",
+    "; its own sums, whose rounding depends on the ranks", "; sums in rank order"}
+known = set()
+for entry in open(sys.argv[1], encoding="utf-8").read().split("\n\n"):
+    message = re.search(r'^msgid ((?:".*"\n?)+)', entry, re.M)
+    known.add("".join(json.loads(s) for s in re.findall(r'^".*"$', message[1], re.M))) if message else None
+TOKEN = re.compile(r'/\*.*?\*/|//[^\n]*|\'(?:[^\'\\]|\\.)*\'|"(?:[^"\\]|\\.)*"|\w+|[^\s\w]', re.S)
+found = 0
+for path in subprocess.run("find core cli fetch -name '*.c'", shell=True, capture_output=True, text=True).stdout.split():
+    if re.match("core/(compare/(paper|plot_svg|plot_pdf|output_html)|run/prometheus|weights/write_pt)|cli/supervisor/hooks", path):
+        continue
+    tokens = [t for t in TOKEN.findall(open(path, encoding="utf-8").read()) if t[:2] not in ("/*", "//")]
+    for i in range(1, len(tokens)):
+        if tokens[i][0] != '"' or tokens[i - 1] not in ("?", ":"):
+            continue
+        text = ""
+        for part in tokens[i:]:
+            if part[0] != '"':
+                break
+            text += part[1:-1]
+        text = re.sub(r"\\(.)", lambda m: {"n": "\n"}.get(m[1], m[1]), text)
+        if re.search("[a-z]{2,} [a-z]{2,}", text) and text not in known | KEPT and not text.startswith("meopt "):
+            print(f"{path}: {text}")
+            found = 1
+sys.exit(found)
+PYTHON
 echo "$count messages"
