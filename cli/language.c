@@ -129,7 +129,7 @@ void language_open(int argc, char **argv)
         convert_stream(&stderr, STDERR_FILENO, encoding, _IONBF);
     }
     for (int i = 1; i < argc; i++)
-        if (strcmp(argv[i], "--json") == 0) return;
+        if (strcmp(argv[i], "--json") == 0 || strcmp(argv[i], "-j") == 0) return;
     char *directory =
         known ? path_shipped_in("locale", "") : NULL; /* else the terminal's encoding is unknown */
     if (directory) open_catalogue(directory);

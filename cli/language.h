@@ -5,8 +5,8 @@
 #include <stdio.h>
 
 /* Sets LC_CTYPE and LC_MESSAGES, never LC_NUMERIC, and opens the translations unless the command line has
- * --json: what programs read is English. If the terminal's encoding is not UTF-8, stdout and stderr convert
- * what they write to it; files and pipes get UTF-8. */
+ * --json or -j: what programs read is English. If the terminal's encoding is not UTF-8, stdout and stderr
+ * convert what they write to it; files and pipes get UTF-8. */
 void language_open(int argc, char **argv);
 
 /* Returns the columns of the terminal that stdout is; 0: it is none. */

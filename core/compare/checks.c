@@ -135,7 +135,7 @@ static void add_changed(struct table *t)
         if (!differs || listed || !from->changed || t->column_count < 2 || table_harmless(from->key))
             continue;
         struct row *row = table_add_row(t, SECTION_COMPARABLE, from->key, from->key, "", 0);
-        row->why = _("changed during a run (@: after that step): parts of its curve have different values");
+        row->why = N_("changed during a run (@: after that step): parts of its curve have different values");
         row->changed = true;
         for (int c = 0; c < t->column_count; c++)
             row->cells[c].text = xstrdup(cell_shown(&t->rows[r].cells[c]));
@@ -166,7 +166,7 @@ void checks_add(struct table *t)
         bool unknown = !known && checks[k].by != BY_SETTING && !checks[k].optional;
         if (expected && (differ || unknown)) {
             struct row *row = table_add_row(t, SECTION_COMPARABLE, checks[k].key, checks[k].label, "", 0);
-            row->why = unknown ? _("not recorded: cannot be checked") : checks[k].why;
+            row->why = unknown ? N_("not recorded: cannot be checked") : checks[k].why;
             row->changed = true;
             for (int c = 0; c < t->column_count; c++)
                 row->cells[c].text = xstrdup(t->columns[c].runs[0].published ? ""

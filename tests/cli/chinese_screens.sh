@@ -196,7 +196,8 @@ done
 cd "$dir"
 [ "$(LC_ALL=zh_CN.UTF-8 LOCPATH=/nowhere "$MEOPT" runs --help | grep -c '列出各次运行')" = 1 ] || ! locale -a | grep -qi '^c\.utf' || fail "no Chinese without the locale"
 LC_ALL=zh_CN.GBK LOCPATH="$dir" "$MEOPT" runs --help | grep -q '列出各次运行' || fail "a pipe under GBK is not UTF-8"
-for command in 'config list --json' 'config list --json eva_clip.yaml' 'runs --json' 'plan eva_clip.yaml --json model_t.arch=eva02_tiny14 model_s.arch=eva02_tiny14' 'config get eva_clip.yaml optim.lr'; do
+for command in 'config list --json' 'config list --json eva_clip.yaml' 'runs --json' 'plan eva_clip.yaml --json model_t.arch=eva02_tiny14 model_s.arch=eva02_tiny14' 'config get eva_clip.yaml optim.lr' \
+    'compare every/one every/two -j' 'compare every/one every/two --csv' 'compare every/one runs/one --md'; do
     # shellcheck disable=SC2086
     "$MEOPT" $command >english || :
     # shellcheck disable=SC2086
@@ -207,4 +208,4 @@ done
 LC_ALL=zh_CN.UTF-8 LOCPATH="$dir" "$MEOPT" train quick.yaml train.steps=2 --name chinese --no-dashboard --run-dir every >log 2>&1 || fail "a run under Chinese"
 grep -q '"state": *"done"' every/chinese/state.json || fail "state.json: $(cat every/chinese/state.json)"
 cut -d, -f1 every/chinese/events.jsonl | LC_ALL=C grep -q '[^ -~]' && fail "events.jsonl: $(cat every/chinese/events.jsonl)"
-! LC_ALL=C grep '[^ -~]' every/chinese/meta.json every/chinese/metrics.jsonl >&2 || fail "a file is Chinese"
+! LC_ALL=C grep '[^ -~]' every/chinese/*.json every/chinese/metrics.jsonl every/chinese/config.yaml >&2 || fail "a file is Chinese"

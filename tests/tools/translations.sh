@@ -28,7 +28,7 @@ grep -nE '\b(printf|fprintf|fputs|snprintf|xasprintf)\((stdout, |stderr, |out, |
 [ ! -s "$work/out" ] || fail "texts without _(): see CONTRIBUTING.md, Messages"
 # Of `condition ? "one" : "other"` xgettext reads the first text alone: the other needs N_().
 command -v python3 >/dev/null || { echo "no python3"; exit 77; }
-python3 - "$work/all.pot" <<'PYTHON' >"$work/out" || fail "texts without N_() in ?:"
+python3 - "$work/all.pot" <<'PYTHON' >"$work/out" || fail "texts without N_() in ?:, or characters that GBK does not have"
 import json, re, subprocess, sys
 
 KEPT = {  # names and values that files of a run or programs read
@@ -39,6 +39,10 @@ known = set()
 for entry in open(sys.argv[1], encoding="utf-8").read().split("\n\n"):
     message = re.search(r'^msgid ((?:".*"\n?)+)', entry, re.M)
     known.add("".join(json.loads(s) for s in re.findall(r'^".*"$', message[1], re.M))) if message else None
+for line in open("po/zh_CN.po", encoding="utf-8"):
+    missing = {c for c in line if not c.encode("gbk", "ignore")} - set("▒▏┊")  # drawn in ASCII under GBK
+    if missing:
+        sys.exit(f"not in GBK: {missing}: {line}")
 TOKEN = re.compile(r'/\*.*?\*/|//[^\n]*|\'(?:[^\'\\]|\\.)*\'|"(?:[^"\\]|\\.)*"|\w+|[^\s\w]', re.S)
 found = 0
 for path in subprocess.run("find core cli fetch -name '*.c'", shell=True, capture_output=True, text=True).stdout.split():
