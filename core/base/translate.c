@@ -185,10 +185,11 @@ size_t text_line(const char *text, int columns)
     while (text[bytes]) {
         size_t next = bytes + 1;
         while ((text[next] & 0xC0) == 0x80) next++;
-        if (bytes && (text[bytes] == ' ' || text[bytes - 1] == '|' ||
-                      (text[bytes] & 0x80 && may_begin(text, text + bytes))))
-            best = bytes;
-        if (text_columns(text, next) > columns && text[bytes] != ' ') return best ? best : bytes;
+        bool may_break = text[bytes] == ' ' || (bytes && text[bytes - 1] == '|') ||
+                         (text[bytes] & 0x80 && may_begin(text, text + bytes));
+        if (may_break && text_columns(text, bytes) <= columns) best = bytes;
+        if (text_columns(text, next) > columns && text[bytes] != ' ')
+            return best ? best : bytes ? bytes : next;
         bytes = next;
     }
     return bytes;
