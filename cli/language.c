@@ -71,7 +71,9 @@ static ssize_t convert(void *cookie, const char *data, size_t bytes)
 static void convert_stream(FILE **stream, int fd, const char *encoding, int buffering)
 {
     struct converter *c = &converters[fd - 1];
-    if (!isatty(fd) || (c->to = iconv_open(encoding, "UTF-8")) == (iconv_t)-1) return;
+    if ((!isatty(fd) && !getenv(LANGUAGE_OF_TERMINAL)) ||
+        (c->to = iconv_open(encoding, "UTF-8")) == (iconv_t)-1)
+        return;
     c->fd = fd;
     FILE *converting = fopencookie(c, "w", (cookie_io_functions_t){.write = convert});
     if (!converting) return;

@@ -17,6 +17,9 @@ void print_wrapped(int at, int indent, const char *text);
 /* The same of a printf text, whose format is translated. */
 void print_line(int indent, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* In the environment: stdout and stderr lead to a terminal through a pager, and are converted as for it. */
+#define LANGUAGE_OF_TERMINAL "MEOPT_PAGED"
+
 /* stdout without conversion, for ncurses, which converts by itself. */
 FILE *language_plain_stdout(void);
 

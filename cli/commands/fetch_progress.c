@@ -179,7 +179,7 @@ static void current_text(char *text, size_t size, const struct fetch_progress *p
         n += (size_t)snprintf(text, size, _("a different process fetches it  "));
     else if (p->phase == FETCH_PUBLISH) n += (size_t)snprintf(text, size, _("writing to the disk  "));
     else if (p->phase == FETCH_DOWNLOAD && p->bytes != p->total)
-        n += (size_t)snprintf(text, size, "%s/s, %s left  ", size_text(a, speed), time_text(b, left));
+        n += (size_t)snprintf(text, size, _("%s/s, %s left  "), size_text(a, speed), time_text(b, left));
     if (p->files > 0 && n < size)
         n += (size_t)snprintf(text + n, size - n, _("unpacked %lld  "), (long long)p->files);
     if (p->resumed > 0 && n < size && p->phase == FETCH_DOWNLOAD && p->resumed < p->total)

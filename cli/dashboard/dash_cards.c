@@ -284,7 +284,7 @@ void dash_cards(struct dash *d, const struct dash_layout *l)
     dash_put(y, r->x, 3 + col.bar, A_BOLD, line);
     int slow = f->slowest_rank;
     if (slow < 0) snprintf(line, sizeof line, _("all %d of the run"), f->card_count);
-    else snprintf(line, sizeof line, "all %d, slowest: %d", f->card_count, slow);
+    else snprintf(line, sizeof line, _("all %d, slowest: %d"), f->card_count, slow);
     if (3 + col.bar >= 30) dash_put(y, r->x + (hidden > 0 ? 12 : 3), col.bar, A_BOLD, line);
     struct figures v = sum_of(f);
     draw_figures(&col, &v, y, r->x, A_BOLD);

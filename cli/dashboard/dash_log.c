@@ -34,8 +34,8 @@ static void search(struct dash *d, int by)
         d->log.found = d->scroll = (int)back;
         return;
     }
-    snprintf(d->message, sizeof d->message, _("no %s line has '%.60s'"), by > 0 ? "older" : "newer",
-             d->log.word);
+    snprintf(d->message, sizeof d->message,
+             by > 0 ? _("no older line has '%.60s'") : _("no newer line has '%.60s'"), d->log.word);
 }
 
 static void type(struct dash *d, int kind, wint_t c)
@@ -124,7 +124,7 @@ void dash_log_draw(struct dash *d, const struct dash_rect *r)
                               d->scroll == 1 ? "" : "s");
     if (d->log.column)
         n += (size_t)snprintf(title + n, sizeof title - n, _(", from column %d"), d->log.column + 1);
-    if (d->log.typing) snprintf(title + n, sizeof title - n, "  search: %s_", d->log.word);
+    if (d->log.typing) snprintf(title + n, sizeof title - n, _("  search: %s_"), d->log.word);
     else if (d->log.word[0])
         snprintf(title + n, sizeof title - n, _("  /%s (n older, N newer)"), d->log.word);
     dash_put(y++, r->x, r->w, A_BOLD, title);

@@ -1,5 +1,6 @@
 /* The list of runs: keys and drawing, see run_list.h. run_table.c formats the lines. */
 #include "cli/dashboard/run_list.h"
+#include "cli/language.h"
 #include "cli/dashboard/dash.h"
 #include "cli/terminal/keys.h"
 #include "cli/dashboard/run_table.h"
@@ -9,6 +10,7 @@
 #include "core/run/request.h"
 
 #include <errno.h>
+#include <langinfo.h>
 #include <ncurses.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -93,6 +95,7 @@ static int run_command(struct workspace *w, char **argv, bool page)
                 dup2(ends[1], STDERR_FILENO);
                 close(ends[0]);
                 close(ends[1]);
+                setenv(LANGUAGE_OF_TERMINAL, "1", 1);
                 execv("/proc/self/exe", argv);
                 _exit(127);
             }
@@ -100,6 +103,8 @@ static int run_command(struct workspace *w, char **argv, bool page)
             close(ends[0]);
             close(ends[1]);
             setenv("LESS", "R", 0);
+            /* less knows UTF-8 and character sets of one byte: here, of all bytes above 127 */
+            if (strcmp(nl_langinfo(CODESET), "UTF-8") != 0) setenv("LESSCHARDEF", "8bcccbcc18b95.b128.", 0);
             execl("/bin/sh", "sh", "-c", pager && pager[0] ? pager : "less || more || cat", (char *)NULL);
             _exit(127);
         }
@@ -306,7 +311,7 @@ static void draw_foot(const struct workspace *w, int row, int columns)
 {
     char line[600];
     attr_t how = A_REVERSE;
-    if (w->typing == TYPING_FILTER) snprintf(line, sizeof line, "filter: %s_", w->typed);
+    if (w->typing == TYPING_FILTER) snprintf(line, sizeof line, _("filter: %s_"), w->typed);
     else if (w->typing) snprintf(line, sizeof line, _("train the experiment: %s_"), w->typed);
     else if (w->asks.word)
         snprintf(line, sizeof line, _("type stop, Enter: %s_   it saves first; Esc goes back"),

@@ -8,7 +8,6 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <wchar.h>
 
 const char *const section_titles[3] = {N_("Facts"), N_("Configuration"), N_("NOT COMPARABLE")};
 
@@ -38,26 +37,7 @@ bool output_row_shown(const struct table *t, const struct row *row, const struct
 
 /* ---- Terminal ---- */
 
-static int width_of(const char *text)
-{
-    mbstate_t state = {0};
-    int width = 0;
-    for (size_t n = strlen(text); n > 0;) {
-        wchar_t c;
-        size_t used = mbrtowc(&c, text, n, &state);
-        if (used == 0 || used > n) { /* invalid in this locale: one column per byte */
-            used = 1;
-            memset(&state, 0, sizeof state);
-            width++;
-        } else {
-            int w = wcwidth(c);
-            width += w > 0 ? w : 0;
-        }
-        text += used;
-        n -= used;
-    }
-    return width;
-}
+static int width_of(const char *text) { return text_columns(text, SIZE_MAX); }
 
 static void pad(FILE *out, const char *text, int width, bool right)
 {

@@ -130,7 +130,7 @@ start() { # COMMAND, in the encoding
 
 settled() { # the screen is not changing
     tmux -L "$socket" capture-pane -p >"$dir/before"
-    sleep 0.1
+    sleep 0.05
     tmux -L "$socket" capture-pane -p | cmp -s - "$dir/before" && grep -q '[^ ]' "$dir/before"
 }
 pages() { # FILE NAME COMMAND KEY...: adds the screen at first and after each key
@@ -149,9 +149,9 @@ for encoding in English UTF-8 GBK; do
     case $encoding in English) file=english locale=C.UTF-8 ;; UTF-8) file=chinese locale=zh_CN.UTF-8 ;; GBK) file=gbk locale=zh_CN.GBK ;; esac
     LC_ALL=$locale LOCPATH="$dir" "$MEOPT" compare every/one every/two --html page.html >/dev/null || fail "compare --html"
     { echo '@@@ page'; sed '/^<style>/,/<\/style>/d; /^<script/,$d; s/<[^>]*>/  /g; s/&[a-z]*;//g' page.html; echo '@@@ status 0'; } | tee -a $file.joined >>$file
-    pages $file 'list of runs' '' '?'
-    pages $file dashboard 'train --replay runs/one --speed 0' 1 2 3 4 '?'
-    pages $file form 'config edit --card-memory 64G eva_clip.yaml' '?'
+    pages $file 'list of runs' '' '?' Escape / x Escape s Space Down Space d q n Escape x Escape
+    pages $file dashboard 'train --replay runs/one --speed 0' 1 Left Escape 2 f Escape t t t l R g 3 f Escape 4 / x Enter Escape '?' Escape b Escape e Escape c x Escape r
+    pages $file form 'config edit --card-memory 64G eva_clip.yaml' '?' Escape Down Down Enter Escape Down Down Space d Escape / x Enter u Tab x q
 done
 python3 "$MEOPT_SOURCE/tests/cli/chinese_check.py" "$MEOPT_BUILD/share/locale/zh_CN/LC_MESSAGES/meopt.mo" english chinese gbk || fail "what commands show"
 
