@@ -102,12 +102,13 @@ int scaling_table_make(struct scaling_table *t, const struct arguments *args,
     for (int n = stages; n <= ranks && t->count < SCALING_ROWS && option.possible;
          n = n < ranks && 2 * n > ranks ? ranks : 2 * n) {
         struct simulated_step s = simulate(&t->how, &schedule, n);
-        t->rows[t->count++] =
-            (struct scaling_row){.ranks = n,
-                                 .sums_s = s.sums_s,
-                                 .step_s = s.step_s,
-                                 .images_per_s = n / stages * (double)planner->plan.batch / s.step_s,
-                                 .efficiency = t->how.speed.step_s / s.step_s};
+        int64_t global = n == ranks ? planner->config.train.global_batch : 0;
+        double images = global > 0 ? (double)global : n / stages * (double)planner->plan.batch;
+        t->rows[t->count++] = (struct scaling_row){.ranks = n,
+                                                   .sums_s = s.sums_s,
+                                                   .step_s = s.step_s,
+                                                   .images_per_s = images / s.step_s,
+                                                   .efficiency = t->how.speed.step_s / s.step_s};
     }
     simulate_free(&schedule);
     return 0;

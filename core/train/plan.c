@@ -135,7 +135,7 @@ static void count(struct plan *p, const struct trainer *t)
     }
     count_exchanged(p, t);
     count_streamed(p, t);
-    p->batch = t->batch;
+    p->batch = t->dp ? dp_most_images(t) : t->batch;
     p->micro = t->micro;
     p->breadth = t->breadth;
     p->wave = t->wave;
@@ -143,8 +143,8 @@ static void count(struct plan *p, const struct trainer *t)
     p->exact = trainer_clips_exactly(t);
     p->stages = t->stages ? t->stages->size : 1;
     double student = t->student_flops / p->stages, teacher = plan_teacher_flops(p);
-    p->first_epoch_step_flops = (double)t->batch * (student + teacher);
-    p->step_flops = c->train.cache_teacher ? (double)t->batch * student : p->first_epoch_step_flops;
+    p->first_epoch_step_flops = (double)p->batch * (student + teacher);
+    p->step_flops = c->train.cache_teacher ? (double)p->batch * student : p->first_epoch_step_flops;
     teacher *= pipeline_divides_teacher(t);
     double whole = student / (1 - bubble_of(t, t->student));
     if (teacher > 0) whole += teacher / (1 - bubble_of(t, t->teacher));

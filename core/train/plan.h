@@ -20,13 +20,13 @@ struct plan {
     char images[2][320]; /* preprocessing of teacher and student, as text (preprocess.h) */
     int64_t teacher_parameters, student_parameters; /* the student's with its head */
     int64_t trained_parameters;
-    int64_t batch, micro;          /* images per step and per forward of one rank */
+    int64_t batch, micro;          /* images per step and per forward of the rank with the most */
     bool breadth, twice;           /* rounds are breadth-first; a first backward pass measures */
     int64_t wave;                  /* micro-batches of a wave (train.wave); depth-first 1 */
     bool exact;                    /* trainer_clips_exactly */
     bool libraries_assumed;        /* the card's driver is not on this machine */
     bool from_checkpoints;         /* shapes were read from the files; else from arch or keys */
-    double step_flops;             /* of one rank; with a cached teacher, after the first epoch */
+    double step_flops;             /* of that rank; with a cached teacher, after the first epoch */
     double first_epoch_step_flops; /* differs with a cached teacher only */
     double coding_flops;           /* 8-bit activations, parts of logits: as GEMM operations of equal time */
     double update_bytes;           /* memory traffic of the optimizer: states, residual bits, weights */

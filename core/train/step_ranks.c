@@ -38,6 +38,21 @@ static int64_t micro_batch_images(const struct trainer *t, int64_t index)
     return index >= t->dp->micro_count ? 0 : left < t->micro ? left : t->micro;
 }
 
+/* Returns the images of a rank in a step. */
+static int64_t images_of(const struct trainer *t, int rank)
+{
+    int64_t images = 0;
+    for (int64_t index = rank; index < t->dp->micro_count; index += t->data->size)
+        images += micro_batch_images(t, index);
+    return images;
+}
+
+int64_t dp_most_images(const struct trainer *t)
+{
+    int64_t first = images_of(t, 0), second = t->data->size > 1 ? images_of(t, 1) : 0;
+    return first > second ? first : second; /* the last micro-batch may be smaller */
+}
+
 int dp_plan(struct trainer *t, struct error *err)
 {
     const struct config *c = t->config;
@@ -53,9 +68,7 @@ int dp_plan(struct trainer *t, struct error *err)
         return error_set(err, EXIT_CONFIG, "lower train.micro_batch, or start fewer ranks",
                          "%d ranks for %lld micro-batches of %lld images: %lld in a step", ranks,
                          (long long)m->micro_count, (long long)t->micro, (long long)t->images);
-    t->batch = 0;
-    for (int64_t index = t->data->rank; index < m->micro_count; index += ranks)
-        t->batch += micro_batch_images(t, index);
+    t->batch = images_of(t, t->data->rank);
     bool exact = config_clips(c) && c->optim.clip_mode == OPTIM_CLIP_MODE_EXACT;
     t->twice = t->release && m->rounds == 1 && exact;
     m->step_at_end = !t->release || (exact && m->rounds > 1);

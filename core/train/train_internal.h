@@ -153,6 +153,8 @@ int dp_plan(struct trainer *t, struct error *err);
  * current wave. */
 int64_t dp_round_count(const struct trainer *t);
 int64_t dp_wave_rounds(const struct trainer *t);
+/* Returns the images in a step of the rank with the most, after dp_plan. */
+int64_t dp_most_images(const struct trainer *t);
 /* Sets breadth-first rounds, after dp_plan. */
 void dp_plan_breadth(struct trainer *t);
 /* Returns the bytes of sharded weights that this rank gathered so far. */

@@ -119,6 +119,18 @@ assert all(abs(o["efficiency"] - 1 / o["step_s"]) < 1e-9 and o["fits"] for o in 
 chosen = {m: [o["keys"] for o in advice[m]["options"] if o["chosen"]] for m in advice}
 assert chosen == {"64G": ["dist.shard=optimizer"], "14G": ["dist.shard=optimizer"], "12.5G": ["dist.shard=parameters"], "4G": []}, chosen
 END
+# Six micro-batches on four ranks: a step is that of the ranks with two, in each choice.
+expect 0 "$MEOPT" plan eva_clip.yaml device.type=hip --ranks 4 --advise --json train.micro_batch=8 train.global_batch=48 --gflops 1000 \
+    --bandwidth 18
+python3 - out <<'END' || fail "--advise: ranks with fewer images"
+import json, sys
+plan = json.load(open(sys.argv[1]))
+rows = [r for r in plan["advice"]["options"] if r["possible"]]
+assert plan["batch_images"] == 16 and len(rows) > 2, plan
+assert all(0 < r["efficiency"] <= 1.01 for r in rows), rows
+last = plan["scaling"][-1]
+assert last["efficiency"] <= 1 and abs(last["images_per_s"] * last["step_s"] - 48) < 1e-6, last
+END
 expect 0 "$MEOPT" plan eva_clip.yaml device.type=hip --ranks 8 --advise train.micro_batch=8 optim.clip_mode=previous --json dist.pipeline=1
 json '[o["keys"] for o in j["advice"]["options"]] == ["dist.shard=%s train.rounds=%s" % (s, r) for s in ("none", "optimizer", "parameters") for r in ("depth", "breadth")]'
 json 'all(b["peak_bytes"] < d["peak_bytes"] for d, b in zip(j["advice"]["options"][::2], j["advice"]["options"][1::2]))'
