@@ -20,7 +20,10 @@ compile() { # ARCH SOURCE OUTPUT [FLAG]
     gfx*) "${HIPCC:-hipcc}" --genco "--offload-arch=$1" -O3 -std=c++17 -Wall -Wextra $gfx_strict -fhip-fp32-correctly-rounded-divide-sqrt \
         -Rpass-analysis=kernel-resource-usage "-I$root" ${4:-} "$2" -o "$3" ;;
     sm_*) "${NVCC:-nvcc}" -cubin "-arch=$1" -O3 -std=c++17 $nv_strict -Xptxas -v -x cu "-I$root" ${4:-} "$2" -o "$3" ;;
-    compute_*) "${NVCC:-nvcc}" -fatbin "-gencode=arch=$1,code=$1" -O3 -std=c++17 $nv_strict -x cu "-I$root" ${4:-} "$2" -o "$3" ;;
+    compute_*) # by way of its text: names of local variables contain a hash of the source's path
+        "${NVCC:-nvcc}" -ptx "-arch=$1" -O3 -std=c++17 $nv_strict -x cu "-I$root" ${4:-} "$2" -o "$work/text" || return
+        sed -E 's/_INTERNAL_[0-9a-f]{8}_/_INTERNAL_00000000_/g' "$work/text" >"$work/kernels.ptx"
+        (cd "$work" && "${NVCC:-nvcc}" -fatbin "-gencode=arch=$1,code=$1" kernels.ptx -o "$3") ;;
     *) echo "build.sh: no compiler for $1: gfx..., sm_... or compute_..." >&2 && return 2 ;;
     esac
 }
