@@ -59,6 +59,7 @@ static json_t *row_json(const struct run_brief *b)
     json_object_set_new(row, "planned_baseline_peak_bytes", count_or_null(b->without_bytes));
     json_object_set_new(row, "device", b->device[0] ? json_string(b->device) : json_null());
     json_object_set_new(row, "job", b->job[0] ? json_string(b->job) : json_null());
+    json_object_set_new(row, "cluster", b->cluster[0] ? json_string(b->cluster) : json_null());
     json_object_set_new(row, "bound_by",
                         b->bound_by ? json_string(bottleneck_names[b->bound_by]) : json_null());
     json_object_set_new(row, "started", b->started > 0 ? json_real(b->started) : json_null());
@@ -160,7 +161,8 @@ const struct command cmd_runs = {
     "runs",
     "",
     "list runs and their status",
-    "Examples:\n  meopt runs --state training\n  meopt runs --filter 'eva lr=1e-4' --sort loss -n 5\n\n"
+    "Examples:\n  meopt runs --state training\n  meopt runs --filter 'eva lr=1e-4' --sort loss -n 5\n"
+    "  meopt runs --filter 4711@hefei\n\n"
     "'meopt' without arguments, on a terminal, opens the same list.",
     runs_options,
     0,

@@ -61,14 +61,15 @@ static char *state_text(char *dst, size_t size, const struct run_brief *b)
 
 static bool passes(const struct run_table *t, const struct run_brief *b)
 {
-    char state[32], shown[64], words[sizeof t->filter], *save = NULL;
+    char state[32], shown[64], words[sizeof t->filter], job[sizeof b->job + sizeof b->cluster], *save = NULL;
     run_brief_state(b, state, sizeof state);
     if (t->state && strncmp(state, t->state, strlen(t->state)) != 0) return false;
     snprintf(words, sizeof words, "%s", t->filter);
+    snprintf(job, sizeof job, "%s%s%s", b->job, b->cluster[0] ? "@" : "", b->cluster);
     for (char *w = strtok_r(words, " ", &save); w; w = strtok_r(NULL, " ", &save))
         if (!strcasestr(b->name, w) && !strcasestr(state, w) &&
             !strstr(state_text(shown, sizeof shown, b), w) && !strcasestr(b->device, w) &&
-            !strcasestr(b->job, w) && !strcasestr(bottleneck_names[b->bound_by], w) &&
+            !strcasestr(job, w) && !strcasestr(bottleneck_names[b->bound_by], w) &&
             !strstr(_(bottleneck_names[b->bound_by]), w))
             return false;
     return true;

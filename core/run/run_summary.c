@@ -88,12 +88,13 @@ static bool read_losses(struct run_brief *b)
     return true;
 }
 
-/* Sets the number of the job, as squeue has it. */
+/* Sets the number of the job, as squeue has it, and its cluster: clusters count their jobs separately. */
 static void read_job(struct run_brief *b, json_t *job)
 {
     const char *id = json_string_value(json_object_get(job, "id")),
                *array = json_string_value(json_object_get(job, "array")),
-               *task = json_string_value(json_object_get(job, "task"));
+               *task = json_string_value(json_object_get(job, "task")),
+               *cluster = json_string_value(json_object_get(job, "cluster"));
     char text[100];
     snprintf(text, sizeof text, "%.40s%s%.40s",
              array && task ? array
@@ -101,6 +102,7 @@ static void read_job(struct run_brief *b, json_t *job)
                            : "",
              array && task ? "_" : "", array && task ? task : "");
     name_printable(b->job, sizeof b->job, text);
+    name_printable(b->cluster, sizeof b->cluster, cluster ? cluster : "");
 }
 
 /* Reads values that change only when the run is started again. */

@@ -25,7 +25,8 @@ struct run_brief {
     int64_t peak_bytes, without_bytes; /* planned; and without meopt; -1: unknown */
     enum bottleneck_kind bound_by;     /* of a run in training, at most half a minute old */
     char device[96];
-    char job[48]; /* of Slurm: "123", or "120_3" of an array; "": none */
+    char job[48];     /* of Slurm: "123", or "120_3" of an array; "": none */
+    char cluster[96]; /* of the job; "": unknown */
     float
         losses[BRIEF_LOSSES]; /* from its first step to its last, evenly; NAN: none; see run_briefs_losses */
     /* private: state of the files when they were read */

@@ -182,9 +182,10 @@ static json_t *job_json(void)
 {
     static const struct {
         const char *key, *variable;
-    } rows[] = {{"id", "SLURM_JOB_ID"},          {"array", "SLURM_ARRAY_JOB_ID"},
-                {"task", "SLURM_ARRAY_TASK_ID"}, {"partition", "SLURM_JOB_PARTITION"},
-                {"nodes", "SLURM_JOB_NODELIST"}, {"restarts", "SLURM_RESTART_COUNT"}};
+    } rows[] = {{"id", "SLURM_JOB_ID"},           {"array", "SLURM_ARRAY_JOB_ID"},
+                {"task", "SLURM_ARRAY_TASK_ID"},  {"partition", "SLURM_JOB_PARTITION"},
+                {"nodes", "SLURM_JOB_NODELIST"},  {"restarts", "SLURM_RESTART_COUNT"},
+                {"cluster", "SLURM_CLUSTER_NAME"}};
     const char *id = getenv(rows[0].variable);
     if (!id || !*id) return json_null();
     json_t *job = json_object();
