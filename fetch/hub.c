@@ -4,65 +4,14 @@
 #include "core/base/file.h"
 #include "core/base/json.h"
 
+#include <dirent.h>
 #include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
-enum { HUB_PATH = 1024, HUB_FILES = 1000000 };
-
-bool hub_is_name(const char *text) { return strncmp(text, "hf:", 3) == 0; }
-
-static bool repository_part(const char *part, size_t n)
-{
-    static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
-    if (n == 0 || n > 96 || strspn(part, allowed) < n || strchr(".-", part[0]) || strchr(".-", part[n - 1]))
-        return false;
-    for (size_t i = 1; i < n; i++)
-        if (part[i] == part[i - 1] && strchr(".-", part[i])) return false;
-    return true;
-}
-
-int hub_name_parse(struct hub_name *name, const char *text, struct error *err)
-{
-    *name = (struct hub_name){.revision = "main"};
-    const char *repo = text + 3;
-    char shown[256];
-    if (strncmp(repo, "datasets/", 9) == 0) name->dataset = true, repo += 9;
-    size_t n = strcspn(repo, "@"), owner = strcspn(repo, "/@");
-    bool good = n < sizeof name->repo;
-    if (owner < n)
-        good = good && repository_part(repo, owner) && repository_part(repo + owner + 1, n - owner - 1);
-    else good = good && repository_part(repo, n);
-    if (good) memcpy(name->repo, repo, n);
-    if (good && repo[n] == '@') {
-        good = strlen(repo + n + 1) < sizeof name->revision && !hub_path_refused(repo + n + 1);
-        if (good) strcpy(name->revision, repo + n + 1);
-    }
-    if (good) return 0;
-    return error_set(err, EXIT_USAGE, "write hf:OWNER/REPO, hf:OWNER/REPO@REVISION or hf:datasets/OWNER/REPO",
-                     "'%s' is not the name of a repository", name_printable(shown, sizeof shown, text));
-}
-
-const char *hub_path_refused(const char *path)
-{
-    size_t n = strlen(path);
-    int levels = 0;
-    char shown[4 * HUB_PATH + 8];
-    if (n == 0) return _("empty name");
-    if (n > HUB_PATH) return _("path longer than 1024 bytes");
-    if (path[0] == '/') return _("absolute path");
-    if (strcmp(name_printable(shown, sizeof shown, path), path) != 0)
-        return _("control character or invalid UTF-8 in the name");
-    for (const char *p = path;; p++) {
-        size_t length = strcspn(p, "/");
-        if (length == 0) return _("empty name");
-        if (length > 255) return _("component longer than 255 bytes");
-        if (p[0] == '.' && (length == 1 || (length == 2 && p[1] == '.'))) return _("'..' in the path");
-        if (++levels > 32) return _("more than 32 directory levels");
-        p += length;
-        if (!*p) return NULL;
-    }
-}
+enum { HUB_FILES = 1000000 };
 
 void hub_files_free(struct hub_files *files)
 {
@@ -79,6 +28,16 @@ static bool hexadecimal(const char *text, size_t n)
 static int wrong_list(struct error *err, const char *why)
 {
     return error_set(err, EXIT_INTEGRITY, "check HF_ENDPOINT", "the hub's list of files: %s", why);
+}
+
+static struct hub_file *new_file(struct hub_files *files, const char *path, int64_t size)
+{
+    if ((files->count & (files->count - 1)) == 0)
+        files->all = xrealloc(files->all, (size_t)(files->count ? 2 * files->count : 1) * sizeof *files->all);
+    struct hub_file *f = &files->all[files->count++];
+    *f = (struct hub_file){.path = xstrdup(path), .size = size};
+    files->bytes += size;
+    return f;
 }
 
 static int add_file(struct hub_files *files, const json_t *entry, struct error *err)
@@ -99,12 +58,9 @@ static int add_file(struct hub_files *files, const json_t *entry, struct error *
         json_integer_value(size) > INT64_MAX / 4 - files->bytes)
         return wrong_list(err, _("the size of a file is not possible"));
     if (files->count >= HUB_FILES) return wrong_list(err, _("more than 1,000,000 files"));
-    if ((files->count & (files->count - 1)) == 0)
-        files->all = xrealloc(files->all, (size_t)(files->count ? 2 * files->count : 1) * sizeof *files->all);
-    struct hub_file *f = &files->all[files->count++];
-    *f = (struct hub_file){.path = xstrdup(path), .size = json_integer_value(size), .lfs = from == lfs};
+    struct hub_file *f = new_file(files, path, json_integer_value(size));
+    f->lfs = from == lfs;
     strcpy(f->id, id);
-    files->bytes += f->size;
     return 0;
 }
 
@@ -128,10 +84,68 @@ int hub_commit_parse(char commit[41], const char *json, size_t bytes, struct err
     json_t *about = json_parse(json, bytes, 0, &why);
     const char *sha = json_string_value(json_object_get(about, "sha"));
     int code = 0;
-    if (hexadecimal(sha, 40)) strcpy(commit, sha);
+    if (hub_is_commit(sha)) strcpy(commit, sha);
     else
         code = error_set(err, EXIT_INTEGRITY, "check HF_ENDPOINT", "the hub names no commit of the revision");
     json_decref(about);
+    return code;
+}
+
+static int list_cached(struct hub_files *files, const char *tree, const char *below, int level,
+                       struct error *err)
+{
+    char *directory = below[0] ? path_join(tree, below) : xstrdup(tree), target[4096];
+    DIR *entries = opendir(directory);
+    int code = entries ? 0
+                       : error_errno(err, EXIT_NETWORK, "unset HF_HUB_OFFLINE",
+                                     "cannot open the directory %s", directory);
+    for (struct dirent *e; !code && (e = readdir(entries)) != NULL;) {
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
+        char *path = below[0] ? path_join(below, e->d_name) : xstrdup(e->d_name),
+             *whole = path_join(tree, path);
+        ssize_t n = readlink(whole, target, sizeof target - 1);
+        struct stat st;
+        target[n > 0 ? n : 0] = 0;
+        const char *id = path_basename(target), *refused = hub_path_refused(path);
+        if (refused || stat(whole, &st) != 0)
+            code = error_set(err, EXIT_NETWORK, "unset HF_HUB_OFFLINE, and run the same command again",
+                             "%s: the snapshot is not complete", whole);
+        else if (S_ISDIR(st.st_mode) && n < 0 && level < 32)
+            code = list_cached(files, tree, path, level + 1, err);
+        else if (S_ISREG(st.st_mode)) {
+            struct hub_file *f = new_file(files, path, st.st_size);
+            f->lfs = hexadecimal(id, 64);
+            if (f->lfs || hexadecimal(id, 40)) strcpy(f->id, id);
+        }
+        free(whole);
+        free(path);
+    }
+    if (entries) closedir(entries);
+    free(directory);
+    return code;
+}
+
+static int by_path(const void *a, const void *b)
+{
+    return strcmp(((const struct hub_file *)a)->path, ((const struct hub_file *)b)->path);
+}
+
+int hub_list_cached(const struct hub *hub, const struct hub_name *name, char commit[41],
+                    struct hub_files *files, struct error *err)
+{
+    char *directory = hub_repository(hub->cache, name), *tree = NULL;
+    int code = 0;
+    if (!hub_cached_commit(commit, directory, name->revision))
+        code = error_set(err, EXIT_NETWORK, "unset HF_HUB_OFFLINE",
+                         "HF_HUB_OFFLINE forbids requests, and the cache does not have %s@%s", name->repo,
+                         name->revision);
+    else {
+        tree = xasprintf("%s/snapshots/%s", directory, commit);
+        code = list_cached(files, tree, "", 0, err);
+    }
+    if (files->count) qsort(files->all, (size_t)files->count, sizeof *files->all, by_path);
+    free(tree);
+    free(directory);
     return code;
 }
 

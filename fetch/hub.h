@@ -10,21 +10,12 @@
 #ifndef MEOPT_FETCH_HUB_H
 #define MEOPT_FETCH_HUB_H
 
-#include "core/base/error.h"
+#include "core/config/hub_name.h"
 
 #include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-struct hub_name {
-    char repo[200], revision[200]; /* OWNER/REPO; "main" if none was given */
-    bool dataset;
-};
-/* Returns whether the text is the name of a repository, right or wrong. */
-bool hub_is_name(const char *text);
-/* Parses hf:[datasets/]OWNER/REPO[@REV]. EXIT_USAGE. */
-int hub_name_parse(struct hub_name *name, const char *text, struct error *err);
 
 struct hub_file {
     char *path; /* relative, without "..": hub_path_refused */
@@ -38,8 +29,6 @@ struct hub_files {
     int64_t bytes;
 };
 void hub_files_free(struct hub_files *files);
-/* Returns why this path is not written below a directory, or NULL. */
-const char *hub_path_refused(const char *path);
 /* Adds one page of the list of files. EXIT_INTEGRITY: not a list, a refused path, or a wrong size or id. */
 int hub_files_add(struct hub_files *files, const char *json, size_t bytes, struct error *err);
 /* Reads the commit, 40 hexadecimal digits, of a description of a revision. EXIT_INTEGRITY. */
@@ -53,6 +42,7 @@ struct hub {
     char *endpoint, *cache;
     char *authorization; /* header with the token, for the endpoint's origin alone; NULL: none */
     const volatile sig_atomic_t *cancel;
+    bool offline; /* HF_HUB_OFFLINE: no requests */
 };
 /* Reads HF_ENDPOINT, HF_TOKEN, HF_TOKEN_PATH, HF_HOME, HF_HUB_CACHE and HF_HUB_OFFLINE. */
 int hub_open(struct hub *hub, const volatile sig_atomic_t *cancel, struct error *err);
@@ -60,6 +50,10 @@ void hub_close(struct hub *hub);
 
 /* Returns whether both URLs have the same scheme, host and port. */
 bool hub_same_origin(const char *a, const char *b);
+/* Reads the commit of the revision and its files from the cache. EXIT_NETWORK: it is not there, or a file is
+ * missing. */
+int hub_list_cached(const struct hub *hub, const struct hub_name *name, char commit[41],
+                    struct hub_files *files, struct error *err);
 /* Asks for the commit of the revision and its files. EXIT_NETWORK: also a missing or gated repository. */
 int hub_list(const struct hub *hub, const struct hub_name *name, char commit[41], struct hub_files *files,
              struct error *err);
@@ -73,8 +67,6 @@ struct hub_progress {
                      const char *reason);
     void (*notice)(void *context, const char *text);
 };
-/* Directory of the repository in the cache; the caller frees it. */
-char *hub_directory(const struct hub *hub, const struct hub_name *name);
 /* Brings one file into the cache, resumed and verified, and links it in the snapshot. *received: over the
  * network. */
 int hub_fetch_file(const struct hub *hub, const struct hub_name *name, const char *commit,

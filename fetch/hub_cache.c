@@ -51,16 +51,11 @@ static bool loopback(const char *url)
 
 int hub_open(struct hub *hub, const volatile sig_atomic_t *cancel, struct error *err)
 {
-    const char *offline = environment("HF_HUB_OFFLINE"), *user = environment("HOME");
-    *hub = (struct hub){.cancel = cancel};
-    if (offline && (strcmp(offline, "1") == 0 || strcasecmp(offline, "true") == 0 ||
-                    strcasecmp(offline, "yes") == 0 || strcasecmp(offline, "on") == 0))
-        return error_set(err, EXIT_NETWORK, "unset HF_HUB_OFFLINE",
-                         "HF_HUB_OFFLINE forbids requests to the hub");
-    char *base = environment("XDG_CACHE_HOME") ? xstrdup(getenv("XDG_CACHE_HOME"))
-                                               : path_join(user ? user : "", ".cache");
-    char *home = environment("HF_HOME") ? xstrdup(getenv("HF_HOME")) : path_join(base, "huggingface");
-    hub->cache = environment("HF_HUB_CACHE") ? xstrdup(getenv("HF_HUB_CACHE")) : path_join(home, "hub");
+    const char *offline = environment("HF_HUB_OFFLINE");
+    *hub = (struct hub){.cancel = cancel, .cache = hub_cache()};
+    hub->offline = offline && (strcmp(offline, "1") == 0 || strcasecmp(offline, "true") == 0 ||
+                               strcasecmp(offline, "yes") == 0 || strcasecmp(offline, "on") == 0);
+    char *home = hub_home();
     const char *endpoint = environment("HF_ENDPOINT") ? getenv("HF_ENDPOINT") : "https://huggingface.co";
     hub->endpoint = xstrdup(endpoint);
     for (size_t n = strlen(endpoint); n && endpoint[n - 1] == '/';) hub->endpoint[--n] = 0;
@@ -75,7 +70,6 @@ int hub_open(struct hub *hub, const volatile sig_atomic_t *cancel, struct error 
                          "a token is not sent over http://");
     if (token) hub->authorization = xasprintf("Authorization: Bearer %s", token);
     free(token);
-    free(base);
     free(home);
     if (code) hub_close(hub);
     return code;
@@ -87,14 +81,6 @@ void hub_close(struct hub *hub)
     free(hub->cache);
     free(hub->authorization);
     *hub = (struct hub){0};
-}
-
-char *hub_directory(const struct hub *hub, const struct hub_name *name)
-{
-    int owner = (int)strcspn(name->repo, "/");
-    const char *kind = name->dataset ? "datasets" : "models";
-    if (!name->repo[owner]) return xasprintf("%s/%s--%s", hub->cache, kind, name->repo);
-    return xasprintf("%s/%s--%.*s--%s", hub->cache, kind, owner, name->repo, name->repo + owner + 1);
 }
 
 /* Compares the bytes with the file's checksum: sha256, or git's sha1 of "blob SIZE\0" and the bytes. */
@@ -240,7 +226,7 @@ int hub_fetch_file(const struct hub *hub, const struct hub_name *name, const cha
                    const struct hub_file *file, int connections, const struct hub_progress *progress,
                    int64_t *received, struct error *err)
 {
-    char *directory = hub_directory(hub, name), *blobs = path_join(directory, "blobs");
+    char *directory = hub_repository(hub->cache, name), *blobs = path_join(directory, "blobs");
     char *blob = path_join(blobs, file->id);
     struct pass pass = {.progress = progress};
     struct stat st;
@@ -258,7 +244,7 @@ int hub_fetch_file(const struct hub *hub, const struct hub_name *name, const cha
 int hub_finish(const struct hub *hub, const struct hub_name *name, const char *commit, struct error *err)
 {
     if (strcmp(name->revision, commit) == 0) return 0;
-    char *directory = hub_directory(hub, name), *ref = path_join("refs", name->revision);
+    char *directory = hub_repository(hub->cache, name), *ref = path_join("refs", name->revision);
     char *parent = path_dirname(ref);
     int code = file_make_dirs_below(directory, parent, err);
     if (!code) code = file_write_below(directory, ref, commit, strlen(commit), err);

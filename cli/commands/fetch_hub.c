@@ -68,10 +68,10 @@ static int fetch_files(const struct arguments *args, const struct hub *hub, cons
     struct source *sources = xcalloc(n + 1, sizeof *sources);
     struct fetch_item *items = xcalloc(n + 1, sizeof *items);
     struct meter m;
-    char *directory = hub_directory(hub, name), *tree = xasprintf("%s/snapshots/%s", directory, commit),
-         a[32];
+    char *directory = hub_repository(hub->cache, name),
+         *tree = xasprintf("%s/snapshots/%s", directory, commit), a[32];
     int64_t received = 0;
-    int code = check_space(directory, files, err);
+    int code = hub->offline ? 0 : check_space(directory, files, err);
     for (size_t i = 0; i < n; i++) {
         sources[i].name = files->all[i].path;
         items[i] = (struct fetch_item){.source = &sources[i], .total = files->all[i].size};
@@ -81,20 +81,22 @@ static int fetch_files(const struct arguments *args, const struct hub *hub, cons
     for (int i = 0; i < files->count && !code; i++) {
         int64_t bytes = 0;
         meter_begin(&m, i);
-        code = hub_fetch_file(hub, name, commit, &files->all[i], (int)argument_int(args, "connections", 1),
-                              &progress, &bytes, err);
+        if (!hub->offline)
+            code = hub_fetch_file(hub, name, commit, &files->all[i],
+                                  (int)argument_int(args, "connections", 1), &progress, &bytes, err);
         meter_clear(&m);
         received += bytes;
         items[i].done = !code;
         items[i].bytes = items[i].total;
     }
-    if (!code) code = hub_finish(hub, name, commit, err);
+    if (!code && !hub->offline) code = hub_finish(hub, name, commit, err);
     if (!code && m.json)
         meter_event(&m, json_pack("{s:s, s:s, s:s, s:i, s:I, s:I}", "event", "done", "tree", tree, "commit",
                                   commit, "files", files->count, "bytes", (json_int_t)files->bytes,
                                   "received_bytes", (json_int_t)received));
     else if (!code && !m.quiet)
-        log_info("%s: %s, %d files, %s", name->repo, tree, files->count, size_text(a, (double)files->bytes));
+        log_info("%s: %s, %d files, %s%s", name->repo, tree, files->count, size_text(a, (double)files->bytes),
+                 hub->offline ? _(" (HF_HUB_OFFLINE: not compared with the hub)") : "");
     free(tree);
     free(directory);
     free(items);
@@ -111,7 +113,7 @@ static int fetch_repository(const struct arguments *args, const struct hub *hub,
     struct hub_files files = {0};
     char commit[41];
     int code = hub_name_parse(&name, text, err);
-    if (!code) code = hub_list(hub, &name, commit, &files, err);
+    if (!code) code = (hub->offline ? hub_list_cached : hub_list)(hub, &name, commit, &files, err);
     if (!code) hub_files_select(&files, include, exclude);
     if (!code && files.count == 0)
         code = error_set(err, EXIT_USAGE, "to list the files, add --list", "%s: no file matches", name.repo);

@@ -2,6 +2,7 @@
  * resolver's; those of 1.2 are the core schema's (YAML 1.2.2, 10.3.2). */
 #include "core/config/value.h"
 #include "core/base/file.h"
+#include "core/config/hub_name.h"
 #include "core/base/nearest.h"
 
 #include <ctype.h>
@@ -463,6 +464,17 @@ enum value_status value_read(int key, const char *text, size_t bytes, bool quote
         if (!quoted && kind12(text) == KIND_NULL) return bad_type(key, text, quoted, message, hint, size);
         return read_choice(key, text, value, message, hint, size);
     }
+    if (type == CONFIG_PATH && hub_is_name(text)) {
+        struct error wrong = {0};
+        char *path = hub_resolve(text, &wrong);
+        if (!path) {
+            snprintf(message, size, "%s: %s", config_keys[key].name, wrong.what);
+            snprintf(hint, size, "%s", wrong.hint);
+        }
+        bool found = path;
+        free(path);
+        return found ? VALUE_GOOD : VALUE_BAD;
+    }
     value->null = (!quoted && kind12(text) == KIND_NULL) || !*text;
     if (quoted || value->null || !value_plain_is_not_text(text)) return VALUE_GOOD;
     char better[128];
@@ -492,6 +504,9 @@ char *value_typed(int key, const char *text)
 static char *absolute_path(const struct config *config, const char *text)
 {
     const char *home = getenv("HOME");
+    struct error ignored = {0}; /* value_read refused it */
+    char *cached = hub_is_name(text) ? hub_resolve(text, &ignored) : NULL;
+    if (cached) return cached;
     char *joined = text[0] == '~' && text[1] == '/' && home ? path_join(home, text + 2)
                                                             : path_join(config->directory, text);
     /* "a/./b" and "a//b" without accessing the file system; ".." stays: its meaning differs after a

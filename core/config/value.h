@@ -45,7 +45,8 @@ const char *config_synonym(const char *word);
 /* Returns the nearest name, ignoring case, within a third of its length; NULL if there is none. */
 const char *value_nearest(const char *word, const char *const *names, int count);
 
-/* Stores a value in the key's field; texts are copied, paths made absolute from the config's directory. */
+/* Stores a value in the key's field; texts are copied, paths made absolute from the config's
+ * directory, hf:OWNER/REPO to its snapshot in the cache. */
 void value_store(struct config *config, int key, const struct value *value, const char *text);
 
 /* Sets defaults that depend only on the config itself, and on the family if it is known. */

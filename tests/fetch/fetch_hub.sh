@@ -92,5 +92,6 @@ got=0
 "$MEOPT" fetch hf:me/link >out 2>err || got=$?
 test $got != 0 || fail "a link in the cache was followed"
 test -z "$(ls -A elsewhere)" || fail "a link in the cache was followed"
-HF_HUB_OFFLINE=1 fetch 4 me/model
+HF_HUB_OFFLINE=1 fetch 0 me/model
+HF_HUB_OFFLINE=1 fetch 4 me/missing
 HF_ENDPOINT=http://mirror.invalid fetch 2 me/model

@@ -19,7 +19,7 @@ core/train    core/base core/config core/data core/device core/comm core/nn core
 core/compare  core/base core/config core/device core/run
 core/doctor   core/base core/device kernels meopt.h
 kernels       core/base/cpu.h
-fetch         core/base
+fetch         core/base core/config/hub_name.h
 meopt.h
 cli           core/base core/config core/device core/weights core/data core/text core/nn core/comm core/run core/monitor core/train core/compare core/doctor fetch meopt.h kernels/optim_rules.h
 '
