@@ -215,7 +215,7 @@ static void request(struct connection *s, int segment)
     else if (file && *file) curl_easy_setopt(c, CURLOPT_CAINFO, file);
     if (directory && *directory) curl_easy_setopt(c, CURLOPT_CAPATH, directory);
     char range[64], *if_range = NULL;
-    if (r->t->authorization) s->list = curl_slist_append(NULL, r->t->authorization);
+    if (r->t->authorization) s->list = http_lines(r->t->authorization);
     if (segment < 0) {
         curl_easy_setopt(c, CURLOPT_RANGE, "0-0");
     } else {

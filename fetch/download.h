@@ -27,11 +27,12 @@ struct transfer_progress {
 struct transfer {
     char *const *urls; /* mirrors in order */
     int url_count;
-    int64_t size;              /* published size; -1 unknown */
-    bool pinned;               /* a checksum is known, so a part can be resumed without a validator */
-    bool allow_plain;          /* allow http:// */
-    const char *authorization; /* header with a secret, with which no redirect is followed; NULL: none */
-    const char *identity;      /* names the content if its URL differs between runs; NULL: the URL does */
+    int64_t size;     /* published size; -1 unknown */
+    bool pinned;      /* a checksum is known, so a part can be resumed without a validator */
+    bool allow_plain; /* allow http:// */
+    /* header lines with a secret, with which no redirect is followed; NULL: none */
+    const char *authorization;
+    const char *identity; /* names the content if its URL differs between runs; NULL: the URL does */
     int connections;
     int64_t commit_bytes;                /* sync at least this often; 0: 64 MiB */
     const volatile sig_atomic_t *cancel; /* may be NULL */

@@ -2,9 +2,12 @@
  * 10.2.3 (Retry-After). */
 #include "fetch/http.h"
 
+#include "core/base/file.h"
+
 #include <ctype.h>
 #include <curl/curl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -134,4 +137,17 @@ double http_backoff(int number, double u)
     double most = 1;
     for (int i = 1; i < number && most < 60; i++) most *= 2;
     return u * (most < 60 ? most : 60);
+}
+
+struct curl_slist *http_lines(const char *lines)
+{
+    struct curl_slist *list = NULL;
+    for (const char *p = lines; *p;) {
+        size_t n = strcspn(p, "\n");
+        char *line = xasprintf("%.*s", (int)n, p);
+        list = curl_slist_append(list, line);
+        free(line);
+        p += n + (p[n] != 0);
+    }
+    return list;
 }

@@ -31,4 +31,7 @@ bool http_curl_unreached(int code);
 /* Returns the pause in seconds before try `number` (from 1): u, in [0,1), times 1, 2, 4, ... at most 60. */
 double http_backoff(int number, double u);
 
+/* Makes a list of header lines, which are separated by newlines. */
+struct curl_slist *http_lines(const char *lines);
+
 #endif

@@ -6,6 +6,7 @@
 
 #include <dirent.h>
 #include <fnmatch.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -25,9 +26,11 @@ static bool hexadecimal(const char *text, size_t n)
     return text && strlen(text) == n && strspn(text, "0123456789abcdef") == n;
 }
 
-static int wrong_list(struct error *err, const char *why)
+static int wrong_list(struct error *err, enum hub_kind kind, const char *why)
 {
-    return error_set(err, EXIT_INTEGRITY, "check HF_ENDPOINT", "the hub's list of files: %s", why);
+    char hint[80];
+    snprintf(hint, sizeof hint, _("check %s"), hub_rows[kind].endpoint);
+    return error_set(err, EXIT_INTEGRITY, hint, "the hub's list of files: %s", why);
 }
 
 static struct hub_file *new_file(struct hub_files *files, const char *path, int64_t size)
@@ -40,45 +43,56 @@ static struct hub_file *new_file(struct hub_files *files, const char *path, int6
     return f;
 }
 
-static int add_file(struct hub_files *files, const json_t *entry, struct error *err)
+/* Names of one hub's members: of a file and, at Hugging Face Hub, of its object "lfs". */
+static const struct {
+    const char *type, *file, *path, *size, *id;
+} members[] = {[HUB_HUGGING_FACE] = {"type", "file", "path", "size", "oid"},
+               [HUB_MODELSCOPE] = {"Type", "blob", "Path", "Size", "Sha256"}};
+
+static int add_file(struct hub_files *files, enum hub_kind kind, const json_t *entry, struct error *err)
 {
-    const json_t *lfs = json_object_get(entry, "lfs"), *from = json_is_object(lfs) ? lfs : entry,
-                 *size = json_object_get(from, "size");
-    const char *path = json_string_value(json_object_get(entry, "path")),
-               *id = json_string_value(json_object_get(from, "oid"));
-    if (!path || strlen(path) != json_string_length(json_object_get(entry, "path")))
-        return wrong_list(err, _("a file has no name"));
+    const json_t *lfs = kind == HUB_HUGGING_FACE ? json_object_get(entry, "lfs") : entry;
+    const json_t *from = json_is_object(lfs) ? lfs : entry, *size = json_object_get(from, members[kind].size),
+                 *named = json_object_get(entry, members[kind].path);
+    const char *path = json_string_value(named),
+               *id = json_string_value(json_object_get(from, members[kind].id));
+    if (!path || strlen(path) != json_string_length(named))
+        return wrong_list(err, kind, _("a file has no name"));
     const char *refused = hub_path_refused(path);
     char shown[256];
     if (refused)
         return error_set(err, EXIT_INTEGRITY, NULL, "refused the file '%s': %s",
                          name_printable(shown, sizeof shown, path), refused);
-    if (!hexadecimal(id, from == lfs ? 64 : 40)) return wrong_list(err, _("a file has no checksum"));
+    if (!hexadecimal(id, from == lfs ? 64 : 40)) return wrong_list(err, kind, _("a file has no checksum"));
     if (!json_is_integer(size) || json_integer_value(size) < 0 ||
         json_integer_value(size) > INT64_MAX / 4 - files->bytes)
-        return wrong_list(err, _("the size of a file is not possible"));
-    if (files->count >= HUB_FILES) return wrong_list(err, _("more than 1,000,000 files"));
+        return wrong_list(err, kind, _("the size of a file is not possible"));
+    if (files->count >= HUB_FILES) return wrong_list(err, kind, _("more than 1,000,000 files"));
     struct hub_file *f = new_file(files, path, json_integer_value(size));
     f->lfs = from == lfs;
     strcpy(f->id, id);
     return 0;
 }
 
-int hub_files_add(struct hub_files *files, const char *json, size_t bytes, struct error *err)
+int hub_files_add(struct hub_files *files, enum hub_kind kind, const char *json, size_t bytes, int *entries,
+                  struct error *err)
 {
     json_error_t why;
     json_t *page = json_parse(json, bytes, JSON_ALLOW_NUL, &why);
-    int code = json_is_array(page) ? 0 : wrong_list(err, _("it is not a JSON array"));
-    for (size_t i = 0; i < json_array_size(page) && !code; i++) {
-        const json_t *entry = json_array_get(page, i);
-        const char *type = json_string_value(json_object_get(entry, "type"));
-        if (type && strcmp(type, "file") == 0) code = add_file(files, entry, err);
+    const json_t *list = page, *data = json_object_get(page, "Data");
+    if (kind == HUB_MODELSCOPE) list = json_is_array(data) ? data : json_object_get(data, "Files");
+    int code = json_is_array(list) ? 0 : wrong_list(err, kind, _("it is not a JSON array"));
+    *entries = (int)json_array_size(list);
+    for (size_t i = 0; i < json_array_size(list) && !code; i++) {
+        const json_t *entry = json_array_get(list, i);
+        const char *type = json_string_value(json_object_get(entry, members[kind].type));
+        if (type && strcmp(type, members[kind].file) == 0) code = add_file(files, kind, entry, err);
     }
     json_decref(page);
     return code;
 }
 
-int hub_commit_parse(char commit[41], const char *json, size_t bytes, struct error *err)
+int hub_commit_parse(char commit[HUB_REVISION], const char *json, size_t bytes, struct error *err)
 {
     json_error_t why;
     json_t *about = json_parse(json, bytes, 0, &why);
@@ -130,22 +144,17 @@ static int by_path(const void *a, const void *b)
     return strcmp(((const struct hub_file *)a)->path, ((const struct hub_file *)b)->path);
 }
 
-int hub_list_cached(const struct hub *hub, const struct hub_name *name, char commit[41],
+int hub_list_cached(const struct hub *hub, const struct hub_name *name, char commit[HUB_REVISION],
                     struct hub_files *files, struct error *err)
 {
-    char *directory = hub_repository(hub->cache, name), *tree = NULL;
-    int code = 0;
-    if (!hub_cached_commit(commit, directory, name->revision))
-        code = error_set(err, EXIT_NETWORK, "unset HF_HUB_OFFLINE",
+    char *tree = hub_cached_snapshot(commit, hub->cache, name);
+    if (!tree)
+        return error_set(err, EXIT_NETWORK, "unset HF_HUB_OFFLINE",
                          "HF_HUB_OFFLINE forbids requests, and the cache does not have %s@%s", name->repo,
                          name->revision);
-    else {
-        tree = xasprintf("%s/snapshots/%s", directory, commit);
-        code = list_cached(files, tree, "", 0, err);
-    }
+    int code = list_cached(files, tree, "", 0, err);
     if (files->count) qsort(files->all, (size_t)files->count, sizeof *files->all, by_path);
     free(tree);
-    free(directory);
     return code;
 }
 

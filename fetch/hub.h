@@ -1,4 +1,4 @@
-/* Files of a repository of Hugging Face Hub, in the cache of huggingface_hub.
+/* Files of a repository of Hugging Face Hub or ModelScope, in the cache of huggingface_hub or modelscope_hub.
  *
  * API (huggingface_hub, hf_api.py and file_download.py): ENDPOINT/api/models/REPO/revision/REV gives
  * the commit, .../tree/COMMIT?recursive=true its files with git's blob ids and the sha256 of LFS files, in
@@ -6,6 +6,12 @@
  *
  * Cache: models--OWNER--REPO/blobs/ID (sha256 of an LFS file, git's blob id of any
  * other), snapshots/COMMIT/PATH (links to blobs), refs/REV (the commit); .meopt-fetch has partial files.
+ *
+ * ModelScope (modelscope_hub, _legacy_api.py and _download.py):
+ * ENDPOINT/api/v1/models/REPO/repo/files?Revision=REV
+ * lists the files with their sha256, datasets/REPO/repo/tree in numbered pages;
+ * .../repo?Revision=REV&FilePath=PATH
+ * is a file. Cache: models/OWNER--REPO/snapshots/REV/PATH, files.
  */
 #ifndef MEOPT_FETCH_HUB_H
 #define MEOPT_FETCH_HUB_H
@@ -29,34 +35,39 @@ struct hub_files {
     int64_t bytes;
 };
 void hub_files_free(struct hub_files *files);
-/* Adds one page of the list of files. EXIT_INTEGRITY: not a list, a refused path, or a wrong size or id. */
-int hub_files_add(struct hub_files *files, const char *json, size_t bytes, struct error *err);
+/* Adds one page of a hub's list of files. *entries: on the page, with its directories. EXIT_INTEGRITY: not a
+ * list, a refused path, or a wrong size or id. */
+int hub_files_add(struct hub_files *files, enum hub_kind kind, const char *json, size_t bytes, int *entries,
+                  struct error *err);
 /* Reads the commit, 40 hexadecimal digits, of a description of a revision. EXIT_INTEGRITY. */
-int hub_commit_parse(char commit[41], const char *json, size_t bytes, struct error *err);
+int hub_commit_parse(char commit[HUB_REVISION], const char *json, size_t bytes, struct error *err);
 /* Keeps the files that match a pattern of `include` (NULL: all) and none of `exclude`: patterns of fnmatch,
  * in which * matches / as well, separated by commas. */
 void hub_files_select(struct hub_files *files, const char *include, const char *exclude);
 
 /* A hub, as the environment describes it. */
 struct hub {
+    enum hub_kind kind;
     char *endpoint, *cache;
-    char *authorization; /* header with the token, for the endpoint's origin alone; NULL: none */
+    char *authorization; /* header lines with the token, for the endpoint's origin alone; NULL: none */
     const volatile sig_atomic_t *cancel;
     bool offline; /* HF_HUB_OFFLINE: no requests */
 };
-/* Reads HF_ENDPOINT, HF_TOKEN, HF_TOKEN_PATH, HF_HOME, HF_HUB_CACHE and HF_HUB_OFFLINE. */
-int hub_open(struct hub *hub, const volatile sig_atomic_t *cancel, struct error *err);
+/* Reads HF_ENDPOINT, HF_TOKEN, HF_TOKEN_PATH, HF_HOME, HF_HUB_CACHE and HF_HUB_OFFLINE, or
+ * MODELSCOPE_ENDPOINT,
+ * MODELSCOPE_API_TOKEN and MODELSCOPE_CACHE. */
+int hub_open(struct hub *hub, enum hub_kind kind, const volatile sig_atomic_t *cancel, struct error *err);
 void hub_close(struct hub *hub);
 
 /* Returns whether both URLs have the same scheme, host and port. */
 bool hub_same_origin(const char *a, const char *b);
 /* Reads the commit of the revision and its files from the cache. EXIT_NETWORK: it is not there, or a file is
  * missing. */
-int hub_list_cached(const struct hub *hub, const struct hub_name *name, char commit[41],
+int hub_list_cached(const struct hub *hub, const struct hub_name *name, char commit[HUB_REVISION],
                     struct hub_files *files, struct error *err);
 /* Asks for the commit of the revision and its files. EXIT_NETWORK: also a missing or gated repository. */
-int hub_list(const struct hub *hub, const struct hub_name *name, char commit[41], struct hub_files *files,
-             struct error *err);
+int hub_list(const struct hub *hub, const struct hub_name *name, char commit[HUB_REVISION],
+             struct hub_files *files, struct error *err);
 /* Finds the address of a file's bytes. *authorized: it has the endpoint's origin. The caller frees *url. */
 int hub_locate(const struct hub *hub, const struct hub_name *name, const char *commit, const char *path,
                char **url, bool *authorized, struct error *err);
@@ -67,6 +78,9 @@ struct hub_progress {
                      const char *reason);
     void (*notice)(void *context, const char *text);
 };
+/* Path of a file's bytes in the cache, malloc'ed. */
+char *hub_file_path(const struct hub *hub, const struct hub_name *name, const char *commit,
+                    const struct hub_file *file);
 /* Brings one file into the cache, resumed and verified, and links it in the snapshot. *received: over the
  * network. */
 int hub_fetch_file(const struct hub *hub, const struct hub_name *name, const char *commit,

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 static const char *environment(const char *name)
@@ -21,16 +22,19 @@ static const char *environment(const char *name)
     return text && *text ? text : NULL;
 }
 
-/* Reads a token: printable characters without spaces, in a file or the environment. NULL: none. */
-static char *read_token(const char *home)
+/* Reads a token: printable characters without spaces, in the environment or a file. NULL: none. */
+static char *read_token(enum hub_kind kind)
 {
-    char *text = environment("HF_TOKEN") ? xstrdup(getenv("HF_TOKEN")) : NULL;
-    if (!text) {
+    const char *given = environment(hub_rows[kind].token);
+    char *text = given ? xstrdup(given) : NULL;
+    if (!text && kind == HUB_HUGGING_FACE) {
         size_t bytes = 0;
+        char *home = hub_home();
         char *path =
             environment("HF_TOKEN_PATH") ? xstrdup(getenv("HF_TOKEN_PATH")) : path_join(home, "token");
         if (file_read(path, 4096, &text, &bytes, NULL) != 0) text = NULL;
         free(path);
+        free(home);
     }
     if (text) text[strcspn(text, " \t\r\n")] = 0;
     for (const char *p = text; p && *p; p++)
@@ -49,28 +53,39 @@ static bool loopback(const char *url)
     return false;
 }
 
-int hub_open(struct hub *hub, const volatile sig_atomic_t *cancel, struct error *err)
+static char *endpoint_of(enum hub_kind kind)
 {
-    const char *offline = environment("HF_HUB_OFFLINE");
-    *hub = (struct hub){.cancel = cancel, .cache = hub_cache()};
+    const char *text = environment(hub_rows[kind].endpoint);
+    if (!text) text = hub_rows[kind].url;
+    /* ModelScope's may be a host alone */
+    char *endpoint =
+        xasprintf("%s%s", kind == HUB_MODELSCOPE && !strstr(text, "://") ? "https://" : "", text);
+    for (size_t n = strlen(endpoint); n && endpoint[n - 1] == '/';) endpoint[--n] = 0;
+    return endpoint;
+}
+
+int hub_open(struct hub *hub, enum hub_kind kind, const volatile sig_atomic_t *cancel, struct error *err)
+{
+    const struct hub_row *row = &hub_rows[kind];
+    const char *offline = kind == HUB_HUGGING_FACE ? environment("HF_HUB_OFFLINE") : NULL;
+    *hub =
+        (struct hub){.kind = kind, .cancel = cancel, .cache = hub_cache(kind), .endpoint = endpoint_of(kind)};
     hub->offline = offline && (strcmp(offline, "1") == 0 || strcasecmp(offline, "true") == 0 ||
                                strcasecmp(offline, "yes") == 0 || strcasecmp(offline, "on") == 0);
-    char *home = hub_home();
-    const char *endpoint = environment("HF_ENDPOINT") ? getenv("HF_ENDPOINT") : "https://huggingface.co";
-    hub->endpoint = xstrdup(endpoint);
-    for (size_t n = strlen(endpoint); n && endpoint[n - 1] == '/';) hub->endpoint[--n] = 0;
-    char *token = read_token(home);
-    bool plain = strncasecmp(endpoint, "http://", 7) == 0;
+    char *token = read_token(kind), hint[120];
+    bool plain = strncasecmp(hub->endpoint, "http://", 7) == 0;
     int code = 0;
-    if ((!plain && strncasecmp(endpoint, "https://", 8) != 0) || strpbrk(endpoint, "@?# "))
-        code =
-            error_set(err, EXIT_USAGE, "set HF_ENDPOINT=https://HOST", "HF_ENDPOINT is not the URL of a hub");
-    else if (token && plain && !loopback(hub->endpoint))
-        code = error_set(err, EXIT_USAGE, "use https:// in HF_ENDPOINT, or unset HF_TOKEN",
-                         "a token is not sent over http://");
-    if (token) hub->authorization = xasprintf("Authorization: Bearer %s", token);
+    snprintf(hint, sizeof hint, _("set %s=https://HOST"), row->endpoint);
+    if ((!plain && strncasecmp(hub->endpoint, "https://", 8) != 0) || strpbrk(hub->endpoint, "@?# "))
+        code = error_set(err, EXIT_USAGE, hint, "%s is not the URL of a hub", row->endpoint);
+    else if (token && plain && !loopback(hub->endpoint)) {
+        snprintf(hint, sizeof hint, _("use https:// in %s, or unset %s"), row->endpoint, row->token);
+        code = error_set(err, EXIT_USAGE, hint, "a token is not sent over http://");
+    }
+    if (token && kind == HUB_MODELSCOPE) /* its older requests read the cookie */
+        hub->authorization = xasprintf("Authorization: Bearer %s\nCookie: m_session_id=%s", token, token);
+    else if (token) hub->authorization = xasprintf("Authorization: Bearer %s", token);
     free(token);
-    free(home);
     if (code) hub_close(hub);
     return code;
 }
@@ -107,6 +122,20 @@ static int verify(int fd, const struct hub_file *file, struct error *err)
     EVP_MD_CTX_free(md);
     free(buffer);
     return code;
+}
+
+/* Whether the file is in the cache. At ModelScope a name is not that of the bytes, so these are compared. */
+static bool is_there(const struct hub *hub, const struct hub_file *file, const char *path)
+{
+    struct stat st;
+    struct error ignored = {0};
+    int fd = -1;
+    if (lstat(path, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size != file->size) return false;
+    if (hub->kind == HUB_HUGGING_FACE) return true;
+    if (file_open(path, &fd, NULL, &ignored) != 0) return false;
+    bool same = verify(fd, file, &ignored) == 0;
+    close(fd);
+    return same;
 }
 
 /* Links snapshots/COMMIT/PATH to the blob. Links in the snapshot's directories are not followed. */
@@ -186,17 +215,36 @@ static void on_progress(void *context, const struct transfer_progress *t)
         p->progress->progress(p->progress->context, t->bytes, t->total, t->tries, t->retry_in, t->reason);
 }
 
-/* Downloads a blob. A wrong one leaves nothing. */
+static void pause_short(void) { nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL); }
+
+/* Becomes the owner of the partial file. Waits for another process of this host. */
+static int claim(struct partial *part, const struct hub *hub, const struct hub_file *file,
+                 const char *directory, struct pass *pass, struct error *err)
+{
+    char *private = path_join(directory, ".meopt-fetch");
+    int code = 0;
+    for (bool reported = false;; reported = true) {
+        bool here = false;
+        code = partial_claim(part, private, file->id, &here, err);
+        if (code != EXIT_LOCKED || !here || (hub->cancel && *hub->cancel)) break;
+        if (!reported) on_notice(pass, _("waiting for another process that is fetching this file"));
+        pause_short();
+    }
+    free(private);
+    return code;
+}
+
+/* Downloads a file to `blob`. A wrong one leaves nothing. */
 static int download(const struct hub *hub, const struct hub_name *name, const char *commit,
                     const struct hub_file *file, int connections, struct pass *pass, const char *directory,
                     const char *blob, struct error *err)
 {
     struct partial part;
-    char *private = path_join(directory, ".meopt-fetch"), *url = NULL;
-    bool here = false, authorized = false;
-    int used = 0, code = partial_claim(&part, private, file->id, &here, err);
-    free(private);
+    char *url = NULL;
+    bool authorized = false;
+    int used = 0, code = claim(&part, hub, file, directory, pass, err);
     if (code) return code;
+    if (is_there(hub, file, blob)) return partial_release(&part, false, err); /* by another process */
     code = hub_locate(hub, name, commit, file->path, &url, &authorized, err);
     struct transfer t = {.urls = &url,
                          .url_count = 1,
@@ -222,28 +270,38 @@ static int download(const struct hub *hub, const struct hub_name *name, const ch
     return code ? code : released;
 }
 
+char *hub_file_path(const struct hub *hub, const struct hub_name *name, const char *commit,
+                    const struct hub_file *file)
+{
+    char *directory = hub_repository(hub->cache, name);
+    char *path = hub->kind == HUB_MODELSCOPE ? xasprintf("%s/snapshots/%s/%s", directory, commit, file->path)
+                                             : xasprintf("%s/blobs/%s", directory, file->id);
+    free(directory);
+    return path;
+}
+
 int hub_fetch_file(const struct hub *hub, const struct hub_name *name, const char *commit,
                    const struct hub_file *file, int connections, const struct hub_progress *progress,
                    int64_t *received, struct error *err)
 {
-    char *directory = hub_repository(hub->cache, name), *blobs = path_join(directory, "blobs");
-    char *blob = path_join(blobs, file->id);
+    char *directory = hub_repository(hub->cache, name), *blob = hub_file_path(hub, name, commit, file);
+    char *parent = path_dirname(blob);
     struct pass pass = {.progress = progress};
-    struct stat st;
-    bool there = stat(blob, &st) == 0 && S_ISREG(st.st_mode) && st.st_size == file->size;
-    int code = file_make_dirs(blobs, err);
-    if (!code && !there) code = download(hub, name, commit, file, connections, &pass, directory, blob, err);
-    if (!code) code = link_blob(directory, commit, file, err);
+    int code = file_make_dirs(directory, err);
+    if (!code) code = file_make_dirs_below(directory, parent + strlen(directory) + 1, err);
+    if (!code && !is_there(hub, file, blob))
+        code = download(hub, name, commit, file, connections, &pass, directory, blob, err);
+    if (!code && hub->kind == HUB_HUGGING_FACE) code = link_blob(directory, commit, file, err);
     *received = pass.received;
+    free(parent);
     free(blob);
-    free(blobs);
     free(directory);
     return code;
 }
 
 int hub_finish(const struct hub *hub, const struct hub_name *name, const char *commit, struct error *err)
 {
-    if (strcmp(name->revision, commit) == 0) return 0;
+    if (hub->kind == HUB_MODELSCOPE || strcmp(name->revision, commit) == 0) return 0;
     char *directory = hub_repository(hub->cache, name), *ref = path_join("refs", name->revision);
     char *parent = path_dirname(ref);
     int code = file_make_dirs_below(directory, parent, err);

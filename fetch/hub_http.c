@@ -95,8 +95,7 @@ static int request_once(const struct hub *hub, const char *url, bool head, struc
     struct curl_slist *list = NULL;
     *a = (struct answer){.headers = {.length = -1, .start = -1, .end = -1, .total = -1, .retry_after = -1},
                          .cancel = hub->cancel};
-    if (hub->authorization && hub_same_origin(url, hub->endpoint))
-        list = curl_slist_append(NULL, hub->authorization);
+    if (hub->authorization && hub_same_origin(url, hub->endpoint)) list = http_lines(hub->authorization);
     const char *bundle = getenv("CURL_CA_BUNDLE"), *file = getenv("SSL_CERT_FILE"),
                *directory = getenv("SSL_CERT_DIR"); /* as in curl(1) */
     if (bundle && *bundle) curl_easy_setopt(c, CURLOPT_CAINFO, bundle);
@@ -133,17 +132,18 @@ static int refused(const struct hub_name *name, const char *path, const struct h
                    const struct answer *a, struct error *err)
 {
     int status = a->headers.status;
-    char hint[320];
-    const char *token = hub->authorization ? _("HF_TOKEN has no access") : _("set HF_TOKEN");
+    char hint[320], token[120];
+    const char *variable = hub_rows[hub->kind].token;
+    snprintf(token, sizeof token, hub->authorization ? _("%s has no access") : _("set %s"), variable);
     if (strcmp(a->error_code, "GatedRepo") == 0) {
-        snprintf(hint, sizeof hint, _("accept its terms at %.100s/%.120s, and set HF_TOKEN"), hub->endpoint,
-                 name->repo);
+        snprintf(hint, sizeof hint, _("accept its terms at %.100s/%.120s, and set %s"), hub->endpoint,
+                 name->repo, variable);
         return error_set(err, EXIT_NETWORK, hint, "the repository %s is gated", name->repo);
     }
     if (strcmp(a->error_code, "RevisionNotFound") == 0)
         return error_set(err, EXIT_NETWORK, "give a branch, a tag or a commit after @",
                          "the repository %s has no revision '%s'", name->repo, name->revision);
-    if (strcmp(a->error_code, "EntryNotFound") == 0)
+    if (strcmp(a->error_code, "EntryNotFound") == 0 || (status == 404 && *path))
         return error_set(err, EXIT_NETWORK, "run the same command again",
                          "the repository %s has no file '%s'", name->repo, path);
     if (status == 401 || status == 403 || status == 404) {
@@ -160,8 +160,10 @@ static int request(const struct hub *hub, const struct hub_name *name, const cha
                    bool head, struct answer *a, struct error *err)
 {
     const char *scale = getenv("MEOPT_FETCH_PAUSE_SCALE"); /* for tests */
-    char shown[300];
+    char shown[300], network[120];
     url_printable(shown, sizeof shown, url);
+    snprintf(network, sizeof network, _("check the network, https_proxy and %s"),
+             hub_rows[hub->kind].endpoint);
     for (int try = 1;; try++) {
         int rc = request_once(hub, url, head, a), status = a->headers.status;
         if (hub->cancel && *hub->cancel) {
@@ -171,10 +173,9 @@ static int request(const struct hub *hub, const struct hub_name *name, const cha
         if (rc == CURLE_OK && status >= 200 && status < 400) return 0;
         bool again = rc == CURLE_OK ? http_status_retry(status) : http_curl_retry(rc);
         int code = rc == CURLE_OK ? refused(name, path, hub, a, err)
-                   : a->too_large
-                       ? error_set(err, EXIT_INTEGRITY, NULL, "%s: answer too long", shown)
-                       : error_set(err, EXIT_NETWORK, "check the network, https_proxy and HF_ENDPOINT",
-                                   "%s: %s", shown, curl_easy_strerror((CURLcode)rc));
+                   : a->too_large ? error_set(err, EXIT_INTEGRITY, NULL, "%s: answer too long", shown)
+                                  : error_set(err, EXIT_NETWORK, network, "%s: %s", shown,
+                                              curl_easy_strerror((CURLcode)rc));
         int64_t after = a->headers.retry_after;
         answer_free(a);
         if (!again || try >= TRIES) return code;
@@ -227,10 +228,44 @@ static char *escape(const char *text, bool slashes)
     return out;
 }
 
-int hub_list(const struct hub *hub, const struct hub_name *name, char commit[41], struct hub_files *files,
-             struct error *err)
+/* Lists the files at ModelScope: of a model in one answer, which ends after 3,000 entries; of a dataset in
+ * numbered pages. */
+static int list_modelscope(const struct hub *hub, const struct hub_name *name, struct hub_files *files,
+                           struct error *err)
 {
+    enum { MOST = 3000, PAGE = 200, PAGES = 5000 };
+    char *revision = escape(name->revision, true);
+    int code = 0, entries = PAGE;
+    for (int page = 1; !code && entries == PAGE && page <= PAGES; page++) {
+        char *url = name->dataset ? xasprintf("%s/api/v1/datasets/%s/repo/tree?Revision=%s&Recursive=True"
+                                              "&PageNumber=%d&PageSize=%d",
+                                              hub->endpoint, name->repo, revision, page, PAGE)
+                                  : xasprintf("%s/api/v1/models/%s/repo/files?Revision=%s&Recursive=True",
+                                              hub->endpoint, name->repo, revision);
+        struct answer a;
+        code = get_json(hub, name, url, &a, err);
+        free(url);
+        if (code) break;
+        code = hub_files_add(files, hub->kind, a.body ? a.body : "", a.bytes, &entries, err);
+        answer_free(&a);
+        if (!name->dataset) break;
+    }
+    if (!code && !name->dataset && entries >= MOST)
+        code = error_set(err, EXIT_NETWORK, NULL, "ModelScope lists only the first 3,000 files of %s",
+                         name->repo);
+    free(revision);
+    return code;
+}
+
+int hub_list(const struct hub *hub, const struct hub_name *name, char commit[HUB_REVISION],
+             struct hub_files *files, struct error *err)
+{
+    if (hub->kind == HUB_MODELSCOPE) {
+        strcpy(commit, name->revision);
+        return list_modelscope(hub, name, files, err);
+    }
     const char *kind = name->dataset ? "datasets" : "models";
+    int entries;
     char *revision = escape(name->revision, true);
     char *url = xasprintf("%s/api/%s/%s/revision/%s", hub->endpoint, kind, name->repo, revision);
     struct answer a;
@@ -244,7 +279,7 @@ int hub_list(const struct hub *hub, const struct hub_name *name, char commit[41]
                     commit);
     while (!code && url) {
         if ((code = get_json(hub, name, url, &a, err)) != 0) break;
-        code = hub_files_add(files, a.body ? a.body : "", a.bytes, err);
+        code = hub_files_add(files, hub->kind, a.body ? a.body : "", a.bytes, &entries, err);
         if (!code && a.next && (!hub_same_origin(a.next, hub->endpoint) || strcmp(a.next, url) == 0))
             code =
                 error_set(err, EXIT_INTEGRITY, "check HF_ENDPOINT", "the hub's next page is on another host");
@@ -260,10 +295,14 @@ int hub_list(const struct hub *hub, const struct hub_name *name, char commit[41]
 int hub_locate(const struct hub *hub, const struct hub_name *name, const char *commit, const char *path,
                char **url, bool *authorized, struct error *err)
 {
-    char *escaped = escape(path, false);
-    char *at = xasprintf("%s/%s%s/resolve/%s/%s", hub->endpoint, name->dataset ? "datasets/" : "", name->repo,
-                         commit, escaped);
+    bool modelscope = hub->kind == HUB_MODELSCOPE;
+    char *escaped = escape(path, modelscope), *revision = escape(commit, true);
+    char *at = modelscope ? xasprintf("%s/api/v1/%s/%s/repo?Revision=%s&FilePath=%s", hub->endpoint,
+                                      name->dataset ? "datasets" : "models", name->repo, revision, escaped)
+                          : xasprintf("%s/%s%s/resolve/%s/%s", hub->endpoint,
+                                      name->dataset ? "datasets/" : "", name->repo, commit, escaped);
     int code = 0;
+    free(revision);
     free(escaped);
     for (int hop = 0; !code && hub_same_origin(at, hub->endpoint); hop++) {
         struct answer a;

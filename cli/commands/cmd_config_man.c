@@ -433,7 +433,7 @@ static int man_run(const struct arguments *args, struct error *err)
         "A path that begins with ~/ is relative to the home directory.\n"
         "hf:OWNER/REPO, hf:OWNER/REPO@REV and hf:OWNER/REPO@REV/FILE are the snapshot of a repository of\n"
         "Hugging Face Hub in the cache that\n.Xr meopt-fetch 1\nfills, or its FILE; a run keeps the path of "
-        "the commit.\n.Pp\n"
+        "the commit.\nWith ms: they are those of ModelScope.\n.Pp\n"
         "Values follow the core schema of YAML 1.2.\n"
         "A value that YAML 1.1 readers, such as PyYAML, interpret differently (1e-3 is text, no is false, "
         "012 is "

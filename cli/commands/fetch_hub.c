@@ -1,4 +1,4 @@
-/* meopt fetch hf:OWNER/REPO: see fetch_hub.h. */
+/* meopt fetch hf:OWNER/REPO, ms:OWNER/REPO: see fetch_hub.h. */
 #include "cli/commands/fetch_hub.h"
 
 #include "cli/commands/fetch_progress.h"
@@ -42,7 +42,8 @@ static int list_files(const struct arguments *args, const char *commit, const st
 }
 
 /* Compares the free space with the files that are not in the cache. */
-static int check_space(const char *directory, const struct hub_files *files, struct error *err)
+static int check_space(const struct hub *hub, const struct hub_name *name, const char *commit,
+                       const char *directory, const struct hub_files *files, struct error *err)
 {
     struct statvfs fs;
     int64_t missing = 0;
@@ -50,14 +51,16 @@ static int check_space(const char *directory, const struct hub_files *files, str
     int code = file_make_dirs(directory, err);
     if (code || statvfs(directory, &fs) != 0) return code;
     for (int i = 0; i < files->count; i++) {
-        char *blob = xasprintf("%s/blobs/%s", directory, files->all[i].id);
+        char *blob = hub_file_path(hub, name, commit, &files->all[i]);
         if (file_absent(blob)) missing += files->all[i].size;
         free(blob);
     }
     double unused = (double)fs.f_bavail * (double)fs.f_frsize;
     if ((double)missing <= unused) return 0;
-    error_set(err, EXIT_DISK, "free some space, set HF_HUB_CACHE, or give --include", "needs %s, %s are free",
-              size_text(need, (double)missing), size_text(here, unused));
+    char hint[120];
+    snprintf(hint, sizeof hint, _("free some space, set %s, or give --include"), hub_rows[hub->kind].cache);
+    error_set(err, EXIT_DISK, hint, "needs %s, %s are free", size_text(need, (double)missing),
+              size_text(here, unused));
     return error_at(err, directory, 0, 0), EXIT_DISK;
 }
 
@@ -71,7 +74,7 @@ static int fetch_files(const struct arguments *args, const struct hub *hub, cons
     char *directory = hub_repository(hub->cache, name),
          *tree = xasprintf("%s/snapshots/%s", directory, commit), a[32];
     int64_t received = 0;
-    int code = hub->offline ? 0 : check_space(directory, files, err);
+    int code = hub->offline ? 0 : check_space(hub, name, commit, directory, files, err);
     for (size_t i = 0; i < n; i++) {
         sources[i].name = files->all[i].path;
         items[i] = (struct fetch_item){.source = &sources[i], .total = files->all[i].size};
@@ -104,22 +107,25 @@ static int fetch_files(const struct arguments *args, const struct hub *hub, cons
     return code;
 }
 
-static int fetch_repository(const struct arguments *args, const struct hub *hub, const char *text,
-                            struct error *err)
+static int fetch_repository(const struct arguments *args, const volatile sig_atomic_t *cancel,
+                            const char *text, struct error *err)
 {
     const char *include = argument_text(args, "include", NULL),
                *exclude = argument_text(args, "exclude", NULL);
     struct hub_name name;
     struct hub_files files = {0};
-    char commit[41];
+    char commit[HUB_REVISION];
+    struct hub hub = {0};
     int code = hub_name_parse(&name, text, err);
-    if (!code) code = (hub->offline ? hub_list_cached : hub_list)(hub, &name, commit, &files, err);
+    if (!code) code = hub_open(&hub, name.kind, cancel, err);
+    if (!code) code = (hub.offline ? hub_list_cached : hub_list)(&hub, &name, commit, &files, err);
     if (!code) hub_files_select(&files, include, exclude);
     if (!code && files.count == 0)
         code = error_set(err, EXIT_USAGE, "to list the files, add --list", "%s: no file matches", name.repo);
     if (!code && argument_flag(args, "list")) code = list_files(args, commit, &files);
-    else if (!code) code = fetch_files(args, hub, &name, commit, &files, err);
+    else if (!code) code = fetch_files(args, &hub, &name, commit, &files, err);
     hub_files_free(&files);
+    hub_close(&hub);
     return code;
 }
 
@@ -129,16 +135,16 @@ int fetch_hub(const struct arguments *args, const volatile sig_atomic_t *cancel,
                                                                                  "trust",  "keep-archive",
                                                                                  "stream", "verify",
                                                                                  "repair", "dry-run"};
-    struct hub hub;
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         if (argument_text(args, texts[i], NULL))
-            return error_set(err, EXIT_USAGE, NULL, "--%s cannot be used with hf:OWNER/REPO", texts[i]);
+            return error_set(err, EXIT_USAGE, NULL, "--%s cannot be used with a repository of a hub",
+                             texts[i]);
     for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
         if (argument_flag(args, flags[i]))
-            return error_set(err, EXIT_USAGE, NULL, "--%s cannot be used with hf:OWNER/REPO", flags[i]);
-    int code = hub_open(&hub, cancel, err);
+            return error_set(err, EXIT_USAGE, NULL, "--%s cannot be used with a repository of a hub",
+                             flags[i]);
+    int code = 0;
     for (int i = 0; i < args->operand_count && !code; i++)
-        code = fetch_repository(args, &hub, args->operands[i], err);
-    hub_close(&hub);
+        code = fetch_repository(args, cancel, args->operands[i], err);
     return code;
 }

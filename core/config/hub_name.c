@@ -3,13 +3,28 @@
 
 #include "core/base/file.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { HUB_PATH = 1024 };
 
-bool hub_is_name(const char *text) { return strncmp(text, "hf:", 3) == 0; }
+const struct hub_row hub_rows[] = {
+    [HUB_HUGGING_FACE] = {"hf:", "Hugging Face Hub", "main", "HF_ENDPOINT", "https://huggingface.co",
+                          "HF_TOKEN", "HF_HUB_CACHE"},
+    [HUB_MODELSCOPE] = {"ms:", "ModelScope", "master", "MODELSCOPE_ENDPOINT", "https://modelscope.cn",
+                        "MODELSCOPE_API_TOKEN", "MODELSCOPE_CACHE"}};
+
+static int kind_of(const char *text)
+{
+    for (int i = 0; i < HUB_KINDS; i++)
+        if (strncmp(text, hub_rows[i].prefix, 3) == 0) return i;
+    return -1;
+}
+
+bool hub_is_name(const char *text) { return kind_of(text) >= 0; }
 
 static bool repository_part(const char *part, size_t n)
 {
@@ -23,7 +38,9 @@ static bool repository_part(const char *part, size_t n)
 
 int hub_name_parse(struct hub_name *name, const char *text, struct error *err)
 {
-    *name = (struct hub_name){.revision = "main"};
+    int kind = kind_of(text);
+    *name = (struct hub_name){.kind = kind > 0 ? (enum hub_kind)kind : HUB_HUGGING_FACE};
+    strcpy(name->revision, hub_rows[name->kind].revision);
     const char *repo = text + 3;
     char shown[256];
     if (strncmp(repo, "datasets/", 9) == 0) name->dataset = true, repo += 9;
@@ -37,9 +54,12 @@ int hub_name_parse(struct hub_name *name, const char *text, struct error *err)
         good = strlen(repo + n + 1) < sizeof name->revision && !hub_path_refused(repo + n + 1);
         if (good) strcpy(name->revision, repo + n + 1);
     }
-    if (good) return 0;
-    return error_set(err, EXIT_USAGE, "write hf:OWNER/REPO, hf:OWNER/REPO@REVISION or hf:datasets/OWNER/REPO",
-                     "'%s' is not the name of a repository", name_printable(shown, sizeof shown, text));
+    /* a name of ModelScope always has an owner */
+    if (good && kind >= 0 && (kind != HUB_MODELSCOPE || owner < n)) return 0;
+    return error_set(
+        err, EXIT_USAGE,
+        "write hf:OWNER/REPO, hf:OWNER/REPO@REVISION or hf:datasets/OWNER/REPO; ms: for ModelScope",
+        "'%s' is not the name of a repository", name_printable(shown, sizeof shown, text));
 }
 
 const char *hub_path_refused(const char *path)
@@ -85,107 +105,119 @@ char *hub_home(void)
     return home;
 }
 
-char *hub_cache(void)
+char *hub_cache(enum hub_kind kind)
 {
-    char *home = hub_home(), *cache = directory_of("HF_HUB_CACHE", home, "hub");
-    free(home);
+    const char *user = getenv("HOME");
+    char *base = kind == HUB_HUGGING_FACE ? hub_home() : path_join(user ? user : "", ".cache");
+    char *cache = directory_of(hub_rows[kind].cache, base, kind == HUB_HUGGING_FACE ? "hub" : "modelscope");
+    free(base);
     return cache;
 }
 
 char *hub_repository(const char *cache, const struct hub_name *name)
 {
     int owner = (int)strcspn(name->repo, "/");
-    const char *kind = name->dataset ? "datasets" : "models";
-    if (!name->repo[owner]) return xasprintf("%s/%s--%s", cache, kind, name->repo);
-    return xasprintf("%s/%s--%.*s--%s", cache, kind, owner, name->repo, name->repo + owner + 1);
+    const char *kind = name->dataset ? "datasets" : "models",
+               *between = name->kind == HUB_MODELSCOPE ? "/" : "--";
+    if (!name->repo[owner]) return xasprintf("%s/%s%s%s", cache, kind, between, name->repo);
+    return xasprintf("%s/%s%s%.*s--%s", cache, kind, between, owner, name->repo, name->repo + owner + 1);
 }
 
-bool hub_cached_commit(char commit[41], const char *repository, const char *revision)
+static bool is_directory(const char *path)
 {
-    char *ref = xasprintf("%s/refs/%s", repository, revision), *text = NULL, *snapshot;
-    size_t bytes = 0;
     struct stat st;
-    if (hub_is_commit(revision)) text = xstrdup(revision);
-    else if (file_read(ref, 4096, &text, &bytes, NULL) != 0) text = NULL;
-    free(ref);
-    if (text) text[strcspn(text, " \t\r\n")] = 0;
-    bool found = hub_is_commit(text);
-    if (found) {
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+/* Directory that modelscope up to 1.37 kept a repository in: "." of its name is "___". NULL: none. */
+static char *older_snapshot(const char *cache, const struct hub_name *name)
+{
+    int owner = (int)strcspn(name->repo, "/");
+    char safe[3 * sizeof name->repo], *to = safe;
+    for (const char *p = name->repo + owner + 1; *p; p++) {
+        if (*p == '.') to = stpcpy(to, "___");
+        else *to++ = *p;
+    }
+    *to = 0;
+    for (int hub = 0; hub < 2; hub++) {
+        char *path = xasprintf("%s%s/%s/%.*s/%s", cache, hub ? "/hub" : "",
+                               name->dataset ? "datasets" : "models", owner, name->repo, safe);
+        if (is_directory(path)) return path;
+        free(path);
+    }
+    return NULL;
+}
+
+char *hub_cached_snapshot(char commit[HUB_REVISION], const char *cache, const struct hub_name *name)
+{
+    char *repository = hub_repository(cache, name), *text = NULL, *snapshot = NULL;
+    size_t bytes = 0;
+    if (name->kind == HUB_MODELSCOPE || hub_is_commit(name->revision)) text = xstrdup(name->revision);
+    else {
+        char *ref = xasprintf("%s/refs/%s", repository, name->revision);
+        if (file_read(ref, 4096, &text, &bytes, NULL) != 0) text = NULL;
+        free(ref);
+        if (text) text[strcspn(text, " \t\r\n")] = 0;
+        if (!hub_is_commit(text)) free(text), text = NULL;
+    }
+    if (text) {
         strcpy(commit, text);
         snapshot = xasprintf("%s/snapshots/%s", repository, commit);
-        found = stat(snapshot, &st) == 0 && S_ISDIR(st.st_mode);
-        free(snapshot);
+        if (!is_directory(snapshot)) free(snapshot), snapshot = NULL;
     }
+    if (!snapshot && name->kind == HUB_MODELSCOPE &&
+        strcmp(name->revision, hub_rows[name->kind].revision) == 0)
+        snapshot = older_snapshot(cache, name);
     free(text);
-    return found;
-}
-
-static char *not_cached(const struct hub_name *name, struct error *err)
-{
-    const char *kind = name->dataset ? "datasets/" : "";
-    char hint[480];
-    snprintf(hint, sizeof hint, "meopt fetch hf:%s%s@%s", kind, name->repo, name->revision);
-    error_set(err, EXIT_CONFIG, hint, "hf:%s%s@%s is not in the cache of Hugging Face Hub", kind, name->repo,
-              name->revision);
-    return NULL;
+    free(repository);
+    return snapshot;
 }
 
 char *hub_resolve(const char *text, struct error *err)
 {
-    const char *repo = text + (strncmp(text, "hf:datasets/", 12) == 0 ? 12 : 3), *end = strchr(repo, '@');
+    const char *repo = text + (strncmp(text + 3, "datasets/", 9) == 0 ? 12 : 3), *end = strchr(repo, '@');
     bool revised = end;
     if (!end && (end = strchr(repo, '/'))) end = strchr(end + 1, '/');
     const char *rest = end ? end + 1 : NULL;
-    char *head = end ? xasprintf("%.*s", (int)(end - text), text) : xstrdup(text), commit[41], shown[256];
+    char *head = end ? xasprintf("%.*s", (int)(end - text), text) : xstrdup(text), commit[HUB_REVISION];
+    char shown[256], full[460], hint[900];
     struct hub_name name;
     int code = hub_name_parse(&name, head, err);
+    char *cache = hub_cache(name.kind), *path = NULL, *snapshot = NULL;
+    if (!code && !revised) snapshot = hub_cached_snapshot(commit, cache, &name);
+    /* the shortest revision that the cache has: a ref is a file, so none is the directory of another one */
+    for (size_t n = 0; revised && !snapshot && !code; n++) {
+        bool first = n == 0;
+        struct hub_name longer;
+        n += strcspn(rest + n, "/");
+        char *one = xasprintf("%s@%.*s", head, (int)n, rest);
+        code = hub_name_parse(&longer, one, err);
+        free(one);
+        if (!code) snapshot = hub_cached_snapshot(commit, cache, &longer);
+        if (snapshot || first) name = longer;
+        if (!snapshot && rest[n]) continue;
+        rest = rest[n] ? rest + n + 1 : NULL;
+        break;
+    }
+    free(cache);
     free(head);
     if (code) return NULL;
-    char *cache = hub_cache(), *repository = hub_repository(cache, &name), *path = NULL;
-    bool found = !revised && hub_cached_commit(commit, repository, name.revision);
-    /* the shortest revision that the cache has: a ref is a file, so none is the directory of another one */
-    for (size_t n = 0; revised && !found && !code; n++) {
-        n += strcspn(rest + n, "/");
-        struct hub_name longer = name;
-        head = xasprintf("hf:%s%s@%.*s", name.dataset ? "datasets/" : "", name.repo, (int)n, rest);
-        code = hub_name_parse(&longer, head, err);
-        free(head);
-        found = !code && hub_cached_commit(commit, repository, longer.revision);
-        if (found || strcmp(name.revision, "main") == 0) name = longer;
-        if (found || code || !rest[n]) {
-            rest = rest[n] ? rest + n + 1 : NULL;
-            break;
-        }
+    const char *title = hub_rows[name.kind].title, *refused = rest ? hub_path_refused(rest) : NULL;
+    snprintf(full, sizeof full, "%s%s%s@%s", hub_rows[name.kind].prefix, name.dataset ? "datasets/" : "",
+             name.repo, name.revision);
+    snprintf(hint, sizeof hint, "meopt fetch %s", full);
+    if (!snapshot)
+        return error_set(err, EXIT_CONFIG, hint, "%s is not in the cache of %s", full, title), NULL;
+    name_printable(shown, sizeof shown, rest ? rest : "");
+    if (refused) error_set(err, EXIT_CONFIG, NULL, "refused the file '%s': %s", shown, refused);
+    else {
+        char *named = rest ? path_join(snapshot, rest) : xstrdup(snapshot);
+        path = named[0] == '/' && access(named, F_OK) == 0 ? xstrdup(named) : realpath(named, NULL);
+        free(named);
+        snprintf(hint, sizeof hint, "meopt fetch %s --include '%.200s'", full, shown);
+        if (!path)
+            error_set(err, EXIT_CONFIG, hint, "the cache of %s has no file '%s' of %s", title, shown, full);
     }
-    const char *refused = rest && found ? hub_path_refused(rest) : NULL;
-    struct stat st;
-    if (code) goto done;
-    if (!found) {
-        not_cached(&name, err);
-        goto done;
-    }
-    if (refused) {
-        error_set(err, EXIT_USAGE, NULL, "refused the file '%s': %s",
-                  name_printable(shown, sizeof shown, rest), refused);
-        goto done;
-    }
-    path = xasprintf("%s/snapshots/%s%s%s", repository, commit, rest ? "/" : "", rest ? rest : "");
-    if (path[0] != '/') {
-        char *whole = realpath(path, NULL);
-        free(path);
-        path = whole;
-    }
-    if (!path || stat(path, &st) != 0) {
-        char hint[900];
-        snprintf(hint, sizeof hint, "meopt fetch hf:%s%s@%s --include '%.400s'",
-                 name.dataset ? "datasets/" : "", name.repo, name.revision, rest ? rest : "*");
-        error_set(err, EXIT_CONFIG, hint, "the cache of Hugging Face Hub has no file '%s' of hf:%s@%s",
-                  name_printable(shown, sizeof shown, rest ? rest : ""), name.repo, name.revision);
-        free(path);
-        path = NULL;
-    }
-done:
-    free(repository);
-    free(cache);
+    free(snapshot);
     return path;
 }

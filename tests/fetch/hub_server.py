@@ -1,6 +1,6 @@
-"""A stand-in for Hugging Face Hub on one port, and the host of its large files on another one.
+"""A stand-in for Hugging Face Hub and ModelScope on one port, and the host of its large files on another one.
 hub_server.py PORTS LOG: writes both ports, then a line per request: hub|cdn METHOD PATH TOKEN RANGE."""
-import hashlib, json, os, random, re, sys, threading, time
+import hashlib, json, os, random, re, sys, threading, time, urllib.parse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 commit = "0123456789abcdef0123456789abcdef01234567"
@@ -8,6 +8,7 @@ big = random.Random(1).randbytes(3000000)
 files = {"config.json": b'{"a": 1}\n', "sub/dir/vocab.txt": b"one\ntwo\n", "model.safetensors": big, "empty": b""}
 log = open(sys.argv[2], "a", buffering=1)
 busy = {"count": 0}
+names = {"up": "../x", "absolute": "/tmp/x", "nul": "a\0b", "dots": "a/../../x"}
 
 
 def oid(data):
@@ -62,13 +63,46 @@ class Handler(BaseHTTPRequestHandler):
         except OSError:
             pass
 
+    def modelscope(self, path, query):
+        m = re.match(r"/api/v1/(models|datasets)/me/([\w.]+)/repo(/files|/tree)?$", path)
+        cookie = "m_session_id=" + self.headers.get("Authorization", "")[7:]
+        if not m or m[2] == "missing" or query.get("Revision") not in ("master", "v1/x"):
+            return self.answer(404, json.dumps({"Code": 404, "Message": "not found", "Success": False}).encode())
+        if m[2] == "private" and (self.headers.get("Cookie", "") != cookie or not self.headers.get("Authorization")):
+            return self.answer(403, b"{}")
+        stored = {k: v for k, v in files.items()}
+        if m[2] == "moved":
+            stored["config.json"] = b'{"a": 2}\n' if os.path.exists("moved") else b'{"a": 1}\n'
+        if m[3]:
+            page = [{"Type": "tree", "Path": "sub", "Size": 0, "Sha256": ""}]
+            page += [{"Type": "blob", "Path": p, "Size": len(d), "Sha256": hashlib.sha256(d).hexdigest()} for p, d in stored.items()]
+            if m[2] in names:
+                page[1]["Path"] = names[m[2]]
+            if m[2] == "bare":
+                del page[1]["Sha256"]
+            if m[2] == "many":
+                page *= 600
+            if m[1] == "datasets":  # 450 entries in pages of 200
+                page += [dict(page[1], Path="part/%d.json" % i) for i in range(450 - len(page))]
+                at = (int(query["PageNumber"]) - 1) * int(query["PageSize"])
+                page = page[at : at + int(query["PageSize"])]
+            return self.answer(200, json.dumps({"Code": 200, "Data": {"Files": page}, "Success": True}).encode())
+        if query.get("FilePath") not in stored:
+            return self.answer(404, b"{}")
+        if query["FilePath"].endswith(".safetensors"):
+            where = "http://127.0.0.1:%d/%s?signature=%d" % (ports[1], m[2], random.getrandbits(32))
+            return self.answer(302, Location=where)
+        self.data(b"changed!\n" if m[2] == "changed" else stored[query["FilePath"]])
+
     def do_GET(self):
         hub = self.server is servers[0]
         log.write("%s %s %s %s %s\n" % ("hub" if hub else "cdn", self.command, self.path,
-                                       self.headers.get("Authorization", "-").replace(" ", "_"), self.headers.get("Range", "-")))
+                                       (self.headers.get("Authorization", "-") + self.headers.get("Cookie", "")).replace(" ", "_"), self.headers.get("Range", "-")))
         if not hub:
             return self.data(big[:-1] + b"!" if "wrong" in self.path else big[:132] if "pointer" in self.path else big)
         path = self.path.split("?")[0]
+        if path.startswith("/api/v1/"):
+            return self.modelscope(path, {k: v[0] for k, v in urllib.parse.parse_qs(self.path.partition("?")[2]).items()})
         m = re.match(r"/api/(?:models|datasets)/me/(\w+)/(revision|tree)/(.+)$", path)
         if m:
             if m[1] == "gated":
@@ -82,7 +116,6 @@ class Handler(BaseHTTPRequestHandler):
                 return self.answer(429 if busy["count"] == 1 else 503, Retry_After="0")
             if m[2] == "revision":
                 return self.answer(200, json.dumps({"sha": commit}).encode())
-            names = {"up": "../x", "absolute": "/tmp/x", "nul": "a\0b", "dots": "a/../../x"}
             page = [entry(p, d) for p, d in files.items()]
             if m[1] in names:
                 page[0]["path"] = names[m[1]]
