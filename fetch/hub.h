@@ -7,11 +7,11 @@
  * Cache: models--OWNER--REPO/blobs/ID (sha256 of an LFS file, git's blob id of any
  * other), snapshots/COMMIT/PATH (links to blobs), refs/REV (the commit); .meopt-fetch has partial files.
  *
- * ModelScope (modelscope_hub, _legacy_api.py and _download.py):
- * ENDPOINT/api/v1/models/REPO/repo/files?Revision=REV
- * lists the files with their sha256, datasets/REPO/repo/tree in numbered pages;
- * .../repo?Revision=REV&FilePath=PATH
- * is a file. Cache: models/OWNER--REPO/snapshots/REV/PATH, files.
+ * ModelScope (modelscope_hub, _legacy_api.py and _download.py): api/v1/models/REPO/repo/files?Revision=REV
+ * lists the files with their sha256, api/v1/datasets/REPO/repo/tree in numbered pages;
+ * .../repo?Revision=REV&FilePath=PATH is a file.
+ *
+ * Cache: models/OWNER--REPO/snapshots/REV/PATH, files.
  */
 #ifndef MEOPT_FETCH_HUB_H
 #define MEOPT_FETCH_HUB_H
@@ -54,8 +54,7 @@ struct hub {
     bool offline; /* HF_HUB_OFFLINE: no requests */
 };
 /* Reads HF_ENDPOINT, HF_TOKEN, HF_TOKEN_PATH, HF_HOME, HF_HUB_CACHE and HF_HUB_OFFLINE, or
- * MODELSCOPE_ENDPOINT,
- * MODELSCOPE_API_TOKEN and MODELSCOPE_CACHE. */
+ * MODELSCOPE_ENDPOINT, MODELSCOPE_API_TOKEN and MODELSCOPE_CACHE. */
 int hub_open(struct hub *hub, enum hub_kind kind, const volatile sig_atomic_t *cancel, struct error *err);
 void hub_close(struct hub *hub);
 

@@ -36,13 +36,11 @@ char *hub_cache(enum hub_kind kind);
 /* Directory of a repository in a cache, malloc'ed. */
 char *hub_repository(const char *cache, const struct hub_name *name);
 /* Finds the snapshot that the cache has for a revision, malloc'ed; NULL: none. commit: of Hugging Face Hub;
- * the
- * revision at ModelScope, whose snapshots follow their branch. */
+ * at ModelScope the revision, since its snapshots follow their branch. */
 char *hub_cached_snapshot(char commit[HUB_REVISION], const char *cache, const struct hub_name *name);
 
 /* Returns the path of PREFIX[datasets/]OWNER/REPO[@REV][/PATH] in the cache, malloc'ed: a directory, or the
- * file
- * PATH. NULL: EXIT_USAGE for a wrong name, EXIT_CONFIG if the cache does not have it. */
+ * file PATH. NULL: EXIT_USAGE for a wrong name, EXIT_CONFIG if the cache does not have it. */
 char *hub_resolve(const char *text, struct error *err);
 
 #endif
