@@ -63,7 +63,11 @@ package() { # GENERATOR ENDING
 if command -v cpack >/dev/null && command -v dpkg-shlibdeps >/dev/null; then
     package DEB deb
     dpkg-deb -f "$made" Depends | grep -q 'libc6.*libcurl4' || fail "Depends: $(dpkg-deb -f "$made" Depends)"
+    dpkg-deb -f "$made" Depends | grep -qiE 'mpi(ch)?[0-9]' && fail "MPI is required: $(dpkg-deb -f "$made" Depends)"
     dpkg-deb -x "$made" unpacked
+    if find unpacked -name libmeopt_mpi.so | grep -q .; then
+        dpkg-deb -f "$made" Recommends | grep -qE 'openmpi-bin|mpich' || fail "MPI is not recommended"
+    fi
     [ "$(unpacked/usr/bin/meopt version)" = "$(cat version)" ] || fail "the program of .deb"
     for file in share/man/man1/meopt.1 share/bash-completion/completions/meopt share/meopt/sources.yaml include/meopt.h; do
         find "unpacked/usr/$file"* | grep -q . || fail ".deb lacks $file"
@@ -72,7 +76,11 @@ fi
 if command -v rpmbuild >/dev/null; then
     package RPM rpm
     rpm -qpR "$made" 2>/dev/null | grep -q '^libcurl.so.4' || fail ".rpm does not require libcurl"
+    rpm -qpR "$made" 2>/dev/null | grep '^libmpi' && fail ".rpm requires MPI"
     rpm -qpl "$made" 2>/dev/null >list
+    if grep -q '/libmeopt_mpi.so$' list; then
+        rpm -qp --recommends "$made" 2>/dev/null | grep -qE 'openmpi|mpich' || fail ".rpm does not recommend MPI"
+    fi
     grep -qx /usr/bin/meopt list || fail ".rpm has no program"
     if grep -Ex '/usr|/usr/(bin|lib|share|include|share/man)' list; then fail ".rpm owns a directory of the system"; fi
 fi
