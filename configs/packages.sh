@@ -1,11 +1,12 @@
 #!/bin/sh
 # Install what MEOpt builds and tests with, on Debian 12 or Ubuntu 22.04 and later. Safe to run again: does nothing
-# when all is there. Asks for root through sudo when needed. `packages.sh test` adds what only the tests use,
-# `packages.sh test long` what only their long form does.
+# when all is there. Asks for root through sudo when needed. `packages.sh tarball` adds what only the target tarball uses,
+# `packages.sh test` what the tests use, `packages.sh test long` what only their long form does.
 set -eu
 packages="build-essential cmake ninja-build pkg-config libyaml-dev libcurl4-openssl-dev libarchive-dev
   libjpeg62-turbo-dev libpng-dev libwebp-dev zlib1g-dev libjansson-dev libpcre2-dev libutf8proc-dev libssl-dev libncurses-dev liburing-dev gettext ca-certificates"
 grep -qi ubuntu /etc/os-release && packages=$(echo "$packages" | sed 's/libjpeg62-turbo-dev/libjpeg-turbo8-dev/')
+[ "${1:-}" != test ] && [ "${1:-}" != tarball ] || packages="$packages liblzma-dev libzstd-dev"
 [ "${1:-}" = test ] && packages="$packages libcmocka-dev clang clang-format libclang-rt-14-dev valgrind nginx-light tmux mandoc man-db locales
   groff zip unzip zstd xz-utils openssl openmpi-bin libopenmpi-dev shellcheck fish rpm python3 python3-venv libcap2-bin librocm-smi-dev"
 [ "${2:-}" = long ] && packages="$packages slurm-wlm munge iproute2 qemu-user"

@@ -13,9 +13,16 @@ if [ -n "$long" ]; then
     seconds=21600
 fi
 work=$(mktemp -d)
-making='' # PyTorch is downloaded while the program is compiled
-trap '[ -z "$making" ] || kill -- "-$making" 2>/dev/null || :; rm -rf "$work"' EXIT
+making='' libraries='' # PyTorch is downloaded, and the libraries of the tarball are built, while the program is compiled
+clean() {
+    for group in $making $libraries; do kill -- "-$group" 2>/dev/null || :; done
+    rm -rf "$work"
+}
+trap clean EXIT
 trap 'exit 130' INT TERM
+static=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/meopt-tests/static-$(cat configs/packaging/static_libs.sh /etc/os-release | sha256sum | cut -c1-12)
+setsid sh configs/packaging/static_libs.sh "$static" cc >"$work/static" 2>&1 &
+libraries=$!
 if [ -z "${MEOPT_PYTHON:-}" ]; then
     setsid sh tests/tools/python_env.sh "${long:-short}" >"$work/python" &
     making=$!
@@ -34,6 +41,12 @@ if [ -n "$making" ]; then
         [ $code = 3 ] || [ -z "$long" ] || { echo "the environment of the tests cannot be made" >&2; exit 1; }
     fi
 fi
+if wait "$libraries"; then
+    [ -e build-ci/static ] || ln -s "$static" build-ci/static
+else
+    cat "$work/static" >&2 # the test tarball is skipped
+fi
+libraries=''
 export GOMP_SPINCOUNT="${GOMP_SPINCOUNT:-1000}" # tests share the cores: threads that spin for long starve each other
 code=0
 ctest --preset ci -j "$(nproc)" --timeout $seconds || code=$?

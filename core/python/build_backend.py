@@ -25,7 +25,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 # Sources of the library, the code objects and the package: the files of a source distribution.
 SOURCES = """CMakeLists.txt LICENSE core/meopt.h core/meopt.map
-    core/base/*.[ch] core/device/*.[ch] core/optim/*.[ch]
+    core/base/*.[ch] core/base/*.sh core/device/*.[ch] core/optim/*.[ch]
     kernels/*.h kernels/cpu/*.[ch] kernels/gpu/* core/python/*.py core/python/*.toml core/python/meopt/**/*.py
     core/python/meopt/py.typed""".split()
 PACKAGE = HERE / "meopt"

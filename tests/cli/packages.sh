@@ -1,58 +1,10 @@
 #!/bin/sh
-# Packages. The tarball runs from a directory that was moved, with its own libraries and an empty environment, and its bytes are those of a
-# second one; .deb and .rpm have the program, its data and the libraries that it depends on; the target uninstall removes what was installed.
+# Packages: .deb and .rpm have the program, its data and the libraries that it depends on; the target uninstall removes what was installed.
 set -eu
 . "$MEOPT_SOURCE/tests/lib.sh"
 cd "$work"
-[ -x "$MEOPT_BUILD/meopt_relocatable" ] || { echo "skipped: no meopt_relocatable in this build"; exit 77; }
 if grep -q '^MEOPT_SANITIZE:BOOL=ON' "$MEOPT_BUILD/CMakeCache.txt"; then exit 77; fi
-export SOURCE_DATE_EPOCH=1700000000
-tarball() { sh "$MEOPT_SOURCE/configs/packaging/tarball.sh" "$MEOPT_BUILD" "$MEOPT_BUILD/meopt_relocatable" meopt-test "$1" >>out 2>>err || fail "tarball"; }
-mkdir one two
-tarball "$work/one"
-tarball "$work/two"
-archive=$(cd one && ls)
-cmp "one/$archive" "two/$archive" || fail "two tarballs of the same files differ"
-case $archive in meopt-test-linux-*-glibc2.*.tar.gz) ;; *) fail "the name $archive" ;; esac
-tar -xzf "one/$archive"
-mkdir "a place"
-mv meopt-test "a place/moved"
-bin="$work/a place/moved/bin/meopt"
-LC_ALL=C ldd "$bin" >libraries
-grep -q 'not found' libraries && fail "a library is missing"
-grep '=> /' libraries | grep -Ev '/(libc|libm|libdl|libpthread|librt|libresolv|libanl|libutil)\.so' >others
-grep -v "a place/moved" others | grep . && fail "libraries of the system"
-moved() { env -i HOME="$work" PATH=/usr/bin:/bin OMP_NUM_THREADS=1 "$bin" "$@" >out 2>err || fail "meopt $* from the tarball"; }
-
-# The modulefile, with Environment Modules and with Lmod, where they are: the moved program is found, and not after `module unload`.
-mv "a place" place # Lmod 8.6 cannot read a modulefile below a directory with a space
-cat >modules <<END
-export MANPATH=/usr/share/man
-. "\$1"
-module use "$work/place/moved/share/modulefiles"
-module load "meopt/\$2"
-command -v meopt
-printf '%s\n' "\${MANPATH-}"
-module unload meopt
-! command -v meopt
-END
-version=$(env -i HOME="$work" PATH=/usr/bin:/bin "$bin" version | grep -o '[0-9][0-9.]*[0-9]' | head -1)
-for init in /usr/share/modules/init/bash /usr/share/lmod/lmod/init/bash; do
-    if [ ! -e $init ]; then
-        echo "not tried: $init is missing"
-        continue
-    fi
-    env -i HOME="$work" PATH=/usr/bin:/bin bash modules $init "$version" >out 2>err || fail "the modulefile with $init"
-    [ "$(sed -n 1p out)" = "$work/place/moved/bin/meopt" ] || fail "$init: the program is not in PATH"
-    man=$(sed -n 2p out)
-    case :$man: in *":$work/place/moved/share/man:/usr/share/man:"*) ;; *) fail "$init: MANPATH $man" ;; esac
-done
-mv place "a place"
-
-moved fetch sample --dest sample
-moved config new quickstart quick.yaml
-moved train quick.yaml train.steps=2 train.batch_size=4 --no-dashboard
-env -i HOME="$work" PATH=/usr/bin:/bin "$bin" version >version || fail "version"
+"$MEOPT" version >version
 
 package() { # GENERATOR ENDING
     mkdir "$2"

@@ -6,7 +6,7 @@ set -eu
 grep -q '^MEOPT_SANITIZE:BOOL=ON' "$MEOPT_BUILD/CMakeCache.txt" && echo "skipped: a build with sanitizers is not shipped" && exit 77
 grep -q '^MEOPT_PREFIX_MAP:INTERNAL=1' "$MEOPT_BUILD/CMakeCache.txt" || { echo "skipped: no -ffile-prefix-map"; exit 77; }
 cd "$MEOPT_BUILD"
-shipped=$(find . -maxdepth 2 \( -name meopt -o -name meopt_relocatable -o -name 'libmeopt*.so*' -o -name libmeopt.a -o -name 'meopt-*.co' \) -type f)
+shipped=$(find . -maxdepth 2 \( -name meopt -o -name 'libmeopt*.so*' -o -name libmeopt.a -o -name 'meopt-*.co' \) -type f)
 [ -n "$shipped" ] || fail "nothing was built"
 # shellcheck disable=SC2086 # names without spaces
 if grep -lF -e "$MEOPT_SOURCE/" -e "$MEOPT_BUILD/" $shipped; then fail "a file names a directory of this build"; fi
