@@ -77,16 +77,23 @@ for section, text in re.findall(r"^%(post|environment|runscript|test)\n((?:    .
 for path in re.findall(r"/src/([\w./]+)", image):
     if not os.path.exists(os.path.join(source, path)):
         wrong.append("meopt.def: %s does not exist" % path)
+
+if re.findall(r"stdlib\(.(\w+).\)", recipe) != re.findall(r"^(\w+)_stdlib:", read("configs/packaging/variants.yaml"), re.M):
+    wrong.append("variants.yaml: lacks the library that stdlib() of recipe.yaml names")
 try:
-    import yaml
-    yaml.safe_load(recipe)
+    import rattler_build
+    stage = rattler_build.Stage0Recipe.from_file(source + "/configs/packaging/recipe.yaml")
+    variants = rattler_build.VariantConfig.from_file(source + "/configs/packaging/variants.yaml")
+    built = [v.recipe.to_dict()["requirements"]["build"] for v in stage.render(variants)]
+    if len(built) != 1 or not any(name.startswith("sysroot_linux") for name in built[0]):
+        wrong.append("recipe.yaml: rattler-build renders %s" % built)
 except ImportError:
-    pass
+    print("rattler-build's own reading of recipe.yaml was not tried")
 print("\n".join(wrong))
 sys.exit(bool(wrong))
 PY
-python3 check.py "$MEOPT_SOURCE" "$MEOPT" >out || { cat out; fail "recipes"; }
-grep -q . out || fail "the Spack package did not run the program"
+"${MEOPT_PYTHON:-python3}" check.py "$MEOPT_SOURCE" "$MEOPT" >out || { cat out; fail "recipes"; }
+grep -q meopt out || fail "the Spack package did not run the program"
 # a library that only CMake knows is found
 mkdir -p copy
 (cd "$MEOPT_SOURCE" && tar -cf - CMakeLists.txt configs/packaging configs/packages.sh) | tar -xf - -C copy
