@@ -1,12 +1,10 @@
-/* meopt runs, stop, checkpoint, attach: commands that read a run directory and send requests to its run. */
+/* meopt runs, stop, checkpoint: commands that read a run directory and send requests to its run. */
 #include "cli/commands/cmd_config.h"
 #include "cli/command.h"
-#include "cli/dashboard/dash.h"
 #include "cli/dashboard/dash_layout.h"
 #include "cli/run_name.h"
 #include "cli/dashboard/run_table.h"
 #include "cli/terminal/screen.h"
-#include "cli/dashboard/run_list.h"
 #include "core/base/file.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
@@ -313,37 +311,3 @@ static const struct option checkpoint_options[] = {
 const struct command cmd_checkpoint = {
     "checkpoint", "RUN",         "ask a run to save and continue", NULL, checkpoint_options, 1, 1,
     false,        checkpoint_run};
-
-/* ---- attach ---- */
-
-static int attach_in(const struct arguments *args, const char *directory, struct error *err)
-{
-    struct run_status s;
-    int ended, code = run_status_read(&s, directory, err);
-    if (code) return code;
-    if (!screen_possible())
-        return screen_refused("attach", "without a terminal: 'meopt runs --json', or RUN/metrics.jsonl", err);
-    char *baselines[DASH_BASELINES];
-    code = dash_baselines_given(baselines, args, err);
-    struct dash_options options = {
-        .directory = directory, .baselines = baselines, .ascii = argument_flag(args, "ascii")};
-    if (!code) code = dash_view(&options, &ended, err);
-    dash_baselines_free(baselines);
-    return code;
-}
-
-static int attach_run(const struct arguments *args, struct error *err)
-{
-    if (args->operand_count) return call_in_run(args, attach_in, err);
-    return workspace_view(argument_text(args, "run-dir", "runs"), argument_flag(args, "ascii"), err);
-}
-
-static const struct option attach_options[] = {
-    {"run-dir", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "directory of runs (default runs)"},
-    {"baseline", 0, OPTION_LIST, "RUN", NULL, 0, 0, "draw the curves of this run below; may be repeated"},
-    {"ascii", 0, OPTION_FLAG, NULL, NULL, 0, 0, "draw with ASCII characters only"},
-    {0},
-};
-const struct command cmd_attach = {
-    "attach", "[RUN]",   "open the dashboard of a run, or the list of runs", NULL, attach_options, 0, 1,
-    false,    attach_run};
