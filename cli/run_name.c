@@ -76,6 +76,43 @@ static void list_matches(char *dst, size_t size, const struct names *names, cons
     }
 }
 
+/* Returns whether a name is that of a run of a sweep ("eva-lr=1.0e-5"), or of an array ("eva-3"). */
+static bool is_run_of(const char *name, const char *base, bool array)
+{
+    static const char key[] = "abcdefghijklmnopqrstuvwxyz_0123456789", digits[] = "0123456789";
+    size_t n = strlen(base);
+    if (strncmp(name, base, n) != 0 || name[n] != '-') return false;
+    const char *rest = name + n + 1, *end = rest + strspn(rest, array ? digits : key);
+    return end > rest && (array ? !*end : *end == '=' && end[1]);
+}
+
+char **run_sweep(const char *word, const char *parent, int *count)
+{
+    size_t n = strlen(word);
+    while (n > 1 && word[n - 1] == '/') n--;
+    char *bare = strndup(word, n),
+         *within = strchr(bare, '/') ? path_dirname(bare) : xstrdup(parent ? parent : "runs"),
+         *whole = path_join(within, path_basename(bare)), **found = NULL;
+    int all = 0;
+    *count = 0;
+    char **names = file_absent(bare) && file_absent(whole) ? run_names(within, true, &all) : NULL;
+    for (int array = 0; array < 2 && !found; array++) {
+        found = xcalloc((size_t)(all > 0 ? all : 0) + 1, sizeof *found);
+        for (int i = 0; i < all; i++)
+            if (is_run_of(names[i], path_basename(bare), array))
+                found[(*count)++] = path_join(within, names[i]);
+        if (*count > array) continue;
+        run_names_free(found, *count);
+        found = NULL;
+        *count = 0;
+    }
+    run_names_free(names, all);
+    free(bare);
+    free(within);
+    free(whole);
+    return found;
+}
+
 char *run_named(const char *word, const char *parent, int *code, struct error *err)
 {
     *code = 0;

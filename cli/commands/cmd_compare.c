@@ -2,11 +2,13 @@
 #include "cli/command.h"
 #include "cli/commands/compare_run.h"
 #include "cli/run_name.h"
+#include "cli/slurm/sweep.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/compare/output.h"
 #include "core/compare/paper.h"
 #include "core/compare/published.h"
+#include "core/train/objective.h"
 
 #include <langinfo.h>
 #include <limits.h>
@@ -79,6 +81,7 @@ struct group {
     char *name; /* NULL: the name of the run */
     char **directories;
     int count;
+    bool sweep; /* a run of the operand that names a sweep */
 };
 
 static void name_columns(struct column *columns, int count)
@@ -302,7 +305,42 @@ static int choose_reference(const struct arguments *args, const struct column *c
     return error_set(err, EXIT_USAGE, "--reference requires the name of a column", "no column '%s'", wanted);
 }
 
-static int make_groups(const struct arguments *args, struct group **groups, int *count, struct error *err)
+/* Adds a group for each run of a sweep. Returns false if the operand names none. */
+static bool add_sweep(const struct arguments *args, const char *operand, struct group **groups, int *count,
+                      struct sweep *sweep)
+{
+    int runs;
+    const char *run_dir = argument_text(args, "run-dir", "runs");
+    char **directories = run_sweep(operand, run_dir, &runs);
+    if (!directories) return false;
+    *groups = xrealloc(*groups, (size_t)(*count + runs + args->operand_count) * sizeof **groups);
+    for (int i = 0; i < runs; i++) {
+        (*groups)[*count] =
+            (struct group){.directories = xcalloc(1, sizeof(char *)), .count = 1, .sweep = true};
+        (*groups)[(*count)++].directories[0] = directories[i];
+    }
+    char *parent = path_dirname(directories[0]), *whole = path_join(parent, operand);
+    while (whole[strlen(whole) - 1] == '/') whole[strlen(whole) - 1] = 0;
+    sweep->name = xstrdup(path_basename(whole));
+    slurm_sweep_missing(sweep, parent);
+    free(parent);
+    free(whole);
+    free(directories);
+    return true;
+}
+
+/* Orders the columns of the sweep, the best run first. */
+static void sort_sweep(const struct group *groups, int count, struct column *columns, struct sweep *sweep)
+{
+    int first = 0, before = count;
+    while (first < count && !groups[first].sweep) first++;
+    while (before > first && !groups[before - 1].sweep) before--;
+    if (first < before)
+        sweep->metric = sweep_sort(columns, first, before, objective_best(columns[first].runs[0].objective));
+}
+
+static int make_groups(const struct arguments *args, struct group **groups, int *count, struct sweep *sweep,
+                       struct error *err)
 {
     const char *config = argument_text(args, "run", NULL);
     int repeats = (int)argument_int(args, "repeat", 1), code = 0;
@@ -333,7 +371,9 @@ static int make_groups(const struct arguments *args, struct group **groups, int 
         return error_set(err, EXIT_USAGE, "see 'meopt compare --help'",
                          "meopt compare requires runs or --run CONFIG");
     for (int i = 0; i < args->operand_count; i++) {
+        if (!sweep->name && add_sweep(args, args->operands[i], groups, count, sweep)) continue;
         struct group *group = &(*groups)[(*count)++];
+        *group = (struct group){0};
         group->directories =
             split(args->operands[i], argument_text(args, "run-dir", NULL), &group->count, &code, err);
     }
@@ -347,17 +387,19 @@ static int compare(const struct arguments *args, struct error *err)
     struct table *table = NULL;
     struct threshold *thresholds = NULL;
     struct threshold_result *results = NULL;
+    struct sweep sweep = {0};
     struct output_options options = {.all = argument_flag(args, "all")};
     int group_count = 0, count = 0, reference = 0, result_count = 0;
     const char *published = argument_text(args, "published", NULL);
     if (argument_flag(args, "json") + argument_flag(args, "csv") + argument_flag(args, "md") > 1)
         return error_set(err, EXIT_USAGE, "use one of them; --html, --svg and --png can be added",
                          "only one of --json, --csv and --md can be used");
-    int code = make_groups(args, &groups, &group_count, err);
+    int code = make_groups(args, &groups, &group_count, &sweep, err);
     if (!code) {
         count = group_count;
         code = read_columns(groups, group_count, &columns, err);
     }
+    if (!code) sort_sweep(groups, group_count, columns, &sweep);
     if (!code && published) {
         char *path = argument_text(args, "published-file", NULL)
                          ? xstrdup(argument_text(args, "published-file", NULL))
@@ -370,6 +412,7 @@ static int compare(const struct arguments *args, struct error *err)
     if (!code) code = choose_reference(args, columns, count, &reference, err);
     if (!code) {
         table = table_make(columns, count, reference);
+        if (sweep.name) table->sweep = &sweep;
         code = apply_thresholds(args, table, &thresholds, &results, &result_count, err);
     }
     if (!code) {
@@ -397,6 +440,7 @@ static int compare(const struct arguments *args, struct error *err)
         free(groups[g].name);
     }
     free(groups);
+    sweep_free(&sweep);
     free(thresholds);
     free(results);
     return code;
@@ -434,6 +478,7 @@ const struct command cmd_compare = {
     "RUN[,REPEAT ...] [RUN ...]",
     "compare runs: memory, time, loss",
     "Examples:\n  meopt compare runs/without runs/with --html comparison.html\n"
+    "  meopt compare eva                      all runs of the sweep eva, the best first\n"
     "  meopt compare --run configs/quickstart_compare.yaml train.steps=40\n"
     "  meopt compare runs/a-1,runs/a-2,runs/a-3 runs/b-1,runs/b-2,runs/b-3 --md\n"
     "  meopt compare runs/without runs/with --threshold 'peak_bytes:-20%' --threshold 'final_loss:+1%'",

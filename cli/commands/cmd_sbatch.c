@@ -354,7 +354,8 @@ static void write_script_text(FILE *out, const struct job *job)
     fprintf(out, _("# %s: written by 'meopt sbatch'.\n"),
             name_printable(experiment, sizeof experiment, job->experiment));
     fprintf(out, "#     sbatch THIS_FILE                %s\n", _("submit"));
-    fprintf(out, "#     squeue --me                     %s\n", _("its position in the queue"));
+    fprintf(out, "#     meopt attach JOBID              %s\n",
+            _("its position in the queue and its plan, then the dashboard"));
     fprintf(out, "#     meopt attach %s/%s%s    %s\n",
             name_printable(experiment, sizeof experiment, job->parent), job->name,
             job->sweep.runs ? "-KEY=VALUE"
@@ -362,9 +363,9 @@ static void write_script_text(FILE *out, const struct job *job)
                             : "",
             _("the dashboard, from any machine with access to the directory"));
     if (job->array || job->sweep.runs)
-        fprintf(out, "#     meopt compare %s/%s-*    %s\n",
+        fprintf(out, "#     meopt compare %s/%s    %s\n",
                 name_printable(experiment, sizeof experiment, job->parent), job->name,
-                _("all runs of the array, with the settings that differ"));
+                _("all runs of the array, the best first"));
     fprintf(out, "#     scancel --signal=USR1 --batch JOBID  %s\n", _("save now, and requeue"));
     write_requests(out, job);
     write_environment(out, job);

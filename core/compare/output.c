@@ -1,5 +1,6 @@
 /* Terminal, JSON, CSV, Markdown: see output.h. */
 #include "core/compare/output.h"
+#include "core/compare/sweep.h"
 #include "core/base/file.h"
 #include "core/base/json.h"
 
@@ -151,7 +152,9 @@ static void print_sentence(FILE *out, const char *text, int width)
 void output_terminal(FILE *out, const struct table *t, const struct plot plots[PLOT_COUNT],
                      const struct output_options *o)
 {
-    for (int c = 0; c < t->column_count; c++) {
+    bool whole = !t->sweep || o->all;
+    if (t->sweep) sweep_terminal(out, t, o);
+    for (int c = 0; c < t->column_count && whole; c++) {
         char *headline = table_headline(t, c);
         if (headline) print_sentence(out, headline, o->width);
         free(headline);
@@ -159,8 +162,8 @@ void output_terminal(FILE *out, const struct table *t, const struct plot plots[P
     int width = o->width < 100 ? o->width : 100;
     if (plot_worthwhile(&plots[PLOT_MEMORY]))
         plot_terminal(out, &plots[PLOT_MEMORY], width, 12, o->unicode, o->color);
-    print_section(out, t, SECTION_FACTS, o);
-    print_section(out, t, SECTION_CONFIG, o);
+    if (whole) print_section(out, t, SECTION_FACTS, o);
+    if (whole) print_section(out, t, SECTION_CONFIG, o);
     print_section(out, t, SECTION_COMPARABLE, o);
     if (t->column_count > 1) fprintf(out, _("* reference: changes and gaps are against it\n\n"));
     for (int k = PLOT_LOSS; k < PLOT_COUNT; k++)
@@ -248,6 +251,7 @@ void output_json(FILE *out, const struct table *t, const struct output_options *
     json_t *root =
         json_pack("{s:i, s:b, s:o}", "version", 1, "comparable", t->comparable, "columns", columns);
     for (int s = 0; s < 3; s++) json_object_set_new(root, names[s], sections[s]);
+    if (t->sweep) json_object_set_new(root, "sweep", sweep_json(t));
     json_object_set_new(root, "warnings", warnings);
     json_object_set_new(root, "thresholds", results);
     json_print(out, root, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(12));
@@ -304,7 +308,7 @@ void output_csv(FILE *out, const struct table *t, const struct output_options *o
 
 /* ---- Markdown ---- */
 
-static void markdown_text(FILE *out, const char *text)
+void output_markdown_text(FILE *out, const char *text)
 {
     for (; *text; text++) {
         if (strchr("\\`*_[]<>|#&", *text)) fputc('\\', out);
@@ -314,6 +318,7 @@ static void markdown_text(FILE *out, const char *text)
 
 void output_markdown(FILE *out, const struct table *t, const struct output_options *o)
 {
+    if (t->sweep) sweep_markdown(out, t);
     for (int s = 0; s < 3; s++) {
         bool any = false;
         for (int r = 0; r < t->row_count; r++) {
@@ -323,7 +328,7 @@ void output_markdown(FILE *out, const struct table *t, const struct output_optio
                 fprintf(out, "%s| %s |", s ? "\n" : "", section_titles[s]);
                 for (int c = 0; c < t->column_count; c++) {
                     fputc(' ', out);
-                    markdown_text(out, t->columns[c].name);
+                    output_markdown_text(out, t->columns[c].name);
                     fputs(c == t->reference ? " (reference) |" : " |", out);
                 }
                 fputs(s == SECTION_COMPARABLE ? " |\n|:--|" : "\n|:--|", out);
@@ -332,23 +337,23 @@ void output_markdown(FILE *out, const struct table *t, const struct output_optio
                 any = true;
             }
             fputs("| ", out);
-            markdown_text(out, row->label + strspn(row->label, " "));
+            output_markdown_text(out, row->label + strspn(row->label, " "));
             fputs(" |", out);
             for (int c = 0; c < t->column_count; c++) {
                 char value[CELL_TEXT], change[CELL_TEXT + 32];
                 cell_words(value, change, row, &row->cells[c], true);
                 fputc(' ', out);
-                markdown_text(out, value);
+                output_markdown_text(out, value);
                 if (change[0]) {
                     fputs(" (", out);
-                    markdown_text(out, change);
+                    output_markdown_text(out, change);
                     fputc(')', out);
                 }
                 fputs(" |", out);
             }
             if (row->why) {
                 fputc(' ', out);
-                markdown_text(out, row->why);
+                output_markdown_text(out, row->why);
                 fputs(" |", out);
             }
             fputc('\n', out);
@@ -356,7 +361,7 @@ void output_markdown(FILE *out, const struct table *t, const struct output_optio
     }
     for (int i = 0; i < t->warning_count; i++) {
         fputs(i ? "* " : "\n* ", out);
-        markdown_text(out, t->warnings[i]);
+        output_markdown_text(out, t->warnings[i]);
         fputc('\n', out);
     }
 }

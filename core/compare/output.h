@@ -26,6 +26,7 @@ void output_json(FILE *out, const struct table *table, const struct output_optio
 /* Writes a field of a CSV file (RFC 4180), with a leading apostrophe if a spreadsheet would parse it as a
  * formula. */
 void output_csv_text(FILE *out, const char *text);
+void output_markdown_text(FILE *out, const char *text);
 void output_csv(FILE *out, const struct table *table, const struct output_options *options);
 void output_markdown(FILE *out, const struct table *table, const struct output_options *options);
 void output_html(FILE *out, const struct table *table, const struct plot plots[PLOT_COUNT],

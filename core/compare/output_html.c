@@ -1,6 +1,7 @@
 /* The comparison as one HTML file without network access or other files. A short script shows the values
  * under the pointer. The page follows the reader's light or dark scheme and prints in black on white. */
 #include "core/compare/output.h"
+#include "core/compare/sweep.h"
 #include "core/base/file.h"
 
 #include <math.h>
@@ -271,6 +272,7 @@ void output_html(FILE *out, const struct table *t, const struct plot plots[PLOT_
                  const struct output_options *o)
 {
     head(out, t);
+    if (t->sweep) sweep_html(out, t);
     for (int c = 0; c < t->column_count; c++) {
         char *headline = table_headline(t, c);
         if (headline) {

@@ -50,7 +50,8 @@ struct table {
     int row_count;
     char **warnings;
     int warning_count;
-    bool comparable; /* no row in SECTION_COMPARABLE */
+    bool comparable;           /* no row in SECTION_COMPARABLE */
+    const struct sweep *sweep; /* NULL: the runs are no sweep (sweep.h) */
 };
 
 /* Makes the table. It takes ownership of the columns (each malloc'ed with its runs); reference is an

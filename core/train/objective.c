@@ -2,6 +2,8 @@
 #include "core/train/objective.h"
 #include "core/train/trainer.h"
 
+#include <string.h>
+
 static void loss_of_distillation(struct trainer *t, const struct batch *batch, const float *target,
                                  double units, double *sums)
 {
@@ -134,6 +136,13 @@ const struct objective *objective_of(const struct config *config)
 {
     bool text = config->train.objective == TRAIN_OBJECTIVE_CLASSIFY && config_reads_tokens(config);
     return &rows[text ? TEXT_CLASSES : (int)config->train.objective];
+}
+
+const char *objective_best(const char *name)
+{
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (strcmp(rows[i].name, name) == 0) return rows[i].best;
+    return NULL;
 }
 
 const char *objective_tower(const struct objective *o, bool student)

@@ -46,6 +46,8 @@ struct objective {
 };
 
 const struct objective *objective_of(const struct config *config);
+/* Returns the metric that chooses the best checkpoint of an objective of that name; NULL: there is none. */
+const char *objective_best(const char *name);
 /* Returns what a tower is called: "teacher", "student", or "model" without a teacher. */
 const char *objective_tower(const struct objective *objective, bool student);
 /* Returns the number of sums per micro-batch: the loss and its metrics. */
