@@ -19,8 +19,8 @@ void run_names_free(char **names, int count);
 char *run_named(const char *word, const char *parent, int *code, struct error *err);
 
 /* Returns the directories of the runs of the sweep or array `word`, as `meopt sbatch` names them:
- * word-KEY=VALUE ..., else word-0, word-1 ... (at least two); free with run_names_free. NULL: none, or a run or
- * a file has that very name. */
+ * word-KEY=VALUE ..., else word-0, word-1 ... (at least two); free with run_names_free. NULL: none, or a run
+ * or a file has that very name. */
 char **run_sweep(const char *word, const char *parent, int *count);
 
 #endif

@@ -34,7 +34,7 @@ static void add_task(struct sweep *s, const char *parent, const char *script, co
     slurm_script_free(&run);
 }
 
-/* Adds the task of a line of squeue, "JOB|TASK|STATE|NAME|REASON". The script of the job is kept for its other
+/* Adds the task of a line of squeue, "JOB|TASK|STATE|NAME|REASON". Keeps the script of the job for its other
  * lines. */
 static void add_line(struct sweep *s, const char *parent, char *line, struct slurm_job *job, char **script)
 {

@@ -23,6 +23,7 @@ same='train.steps=6 train.batch_size=4 data.workers=1 device.type=cpu'
 "$MEOPT" sbatch configs/quickstart.yaml $same optim.lr=1.0e-5,2.0e-5 --run-dir runs --name sweep -o sweep.sh
 # shellcheck disable=SC2086
 "$MEOPT" sbatch configs/quickstart.yaml $same --array 0-3 train.seed=%a --run-dir runs --name seeds -o seeds.sh
+"$MEOPT" sbatch configs/quickstart.yaml --gres dcu --run-dir runs --name cards -o cards.sh
 printf '#!/bin/bash\nsrun hostname\n' >other.sh
 
 # Jobs are files jobs/NUMBER with the fields, and script names the submitted file.
@@ -63,6 +64,7 @@ submit 4711 eva eva.sh PENDING Priority
 submit 4712 sweep sweep.sh PENDING Resources 0 'ArrayJobId=4712 ArrayTaskId=0-1%1'
 submit 4713 seeds seeds.sh PENDING Resources 0 'ArrayJobId=4713 ArrayTaskId=0-3'
 submit 4714 other other.sh PENDING Priority
+submit 4715 cards cards.sh PENDING Priority 0 TresPerNode=gres:dcu:1
 export PLAY=$here PATH="$here/bin:$PATH"
 
 # One object: the job by its number, cluster and name; tasks of arrays.
@@ -89,6 +91,8 @@ grep -q '"optim.lr=2.0e-5"' out || fail "the value of a sweep"
 run_of sweep-lr=2.0e-5 sweep-lr=2.0e-5
 run_of seeds-3 seeds-3
 grep -q '"train.seed=3"' out && grep -q '"id": "4713_3"' out || fail "the number of an array"
+run_of cards 4715 # planned for cards, also on a login node without one
+[ -e /dev/kfd ] || [ -e /dev/nvidia0 ] || grep -q '"libraries_assumed": true' out || fail "the plan is of the CPU: $(cat out)"
 touch refused # not the owner: the submitted file is read
 run_of eva 4711
 rm refused
@@ -150,9 +154,16 @@ await 'contact slurm controller'
 rm down
 submit 4711 eva eva.sh RUNNING None
 await '^job 4711: RUNNING'
+"$MEOPT" attach 4711 >out 2>err </dev/null &
+shown=$!
+echo $shown >left
+wait_for 60 grep -q peak out || fail "no plan in a pipe"
 # shellcheck disable=SC2086
 SLURM_JOB_ID=4711 "$MEOPT" train --resume-if-exists --no-dashboard --run-dir runs --name eva -- configs/quickstart.yaml $same >log 2>&1 || fail "the run"
 await 'step 6/6'
+code=0
+wait $shown || code=$?
+[ $code = 0 ] && grep -q runs/eva err || fail "exit $code in a pipe when the run has begun: $(cat err)"
 keys q
 await 'status 0'
 stop
