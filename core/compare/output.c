@@ -71,14 +71,64 @@ char *output_value(char dst[CELL_TEXT], const struct row *row, const struct cell
     return dst;
 }
 
-static void cell_words(char value[CELL_TEXT], char change[CELL_TEXT + 32], const struct row *row,
-                       const struct cell *cell, bool unicode)
+static void cell_words(char change[CELL_TEXT + 32], const struct row *row, const struct cell *cell,
+                       bool unicode)
 {
-    const char *plus_minus = unicode ? "±" : "+-";
-    cell_text(value, row, cell, plus_minus);
-    cell_change(change, row, cell, plus_minus);
+    cell_change(change, row, cell, unicode ? "±" : "+-");
     size_t n = strlen(change);
     if (!isnan(cell->p)) snprintf(change + n, CELL_TEXT + 32 - n, "%sp=%.2g", n ? "  " : "", cell->p);
+}
+
+static int name_width(const struct table *t, int c)
+{
+    return width_of(t->columns[c].name) + (c == t->reference ? 2 : 0);
+}
+
+/* Narrows the widest values until the row fits, but none below its column's name and 16 columns. */
+static void narrow(int (*widths)[2], const struct table *t, int label, int width)
+{
+    for (;;) {
+        int sum = label, widest = -1;
+        for (int c = 0; c < t->column_count; c++) {
+            int gap = widths[c][1] ? 2 : 0, name = name_width(t, c) - gap - widths[c][1];
+            sum += 3 + widths[c][0] + gap + widths[c][1];
+            if (widths[c][0] > (name > 16 ? name : 16) && (widest < 0 || widths[c][0] > widths[widest][0]))
+                widest = c;
+        }
+        if (sum <= width || widest < 0) return;
+        widths[widest][0]--;
+    }
+}
+
+/* Prints a row; a value wider than its column has several lines. */
+static void print_row(FILE *out, const struct table *t, const struct row *row, int label, int (*widths)[2],
+                      const struct output_options *o)
+{
+    char(*values)[CELL_TEXT] = xcalloc((size_t)t->column_count, sizeof *values), change[CELL_TEXT + 32];
+    bool more = true;
+    for (int c = 0; c < t->column_count; c++)
+        output_value(values[c], row, &row->cells[c], o->unicode ? "±" : "+-");
+    for (int line = 0; more; line++) {
+        more = false;
+        pad(out, line ? "" : output_label(row), label, false);
+        for (int c = 0; c < t->column_count; c++) {
+            char text[CELL_TEXT], *value = values[c];
+            size_t bytes = text_line(value, widths[c][0]), next = bytes + strspn(value + bytes, " ");
+            snprintf(text, sizeof text, "%.*s", (int)bytes, value);
+            memmove(value, value + next, strlen(value + next) + 1);
+            more = more || value[0];
+            cell_words(change, row, &row->cells[c], o->unicode);
+            fputs("   ", out);
+            pad(out, text, widths[c][0], true);
+            if (widths[c][1] && (change[0] || c + 1 < t->column_count || row->why)) {
+                fputs("  ", out);
+                pad(out, line ? "" : change, widths[c][1], true);
+            }
+        }
+        if (row->why && !line) fprintf(out, "   %s", _(row->why));
+        fputc('\n', out);
+    }
+    free(values);
 }
 
 /* Prints a section. Changes have their own column within the run's. */
@@ -94,16 +144,17 @@ static void print_section(FILE *out, const struct table *t, enum section section
         rows++;
         if (width_of(output_label(row)) > label) label = width_of(output_label(row));
         for (int c = 0; c < t->column_count; c++) {
-            cell_words(value, change, row, &row->cells[c], o->unicode);
+            cell_words(change, row, &row->cells[c], o->unicode);
             output_value(value, row, &row->cells[c], o->unicode ? "±" : "+-");
             if (width_of(value) > widths[c][0]) widths[c][0] = width_of(value);
             if (width_of(change) > widths[c][1]) widths[c][1] = width_of(change);
         }
     }
     for (int c = 0; c < t->column_count; c++) {
-        int name = width_of(t->columns[c].name) + (c == t->reference ? 2 : 0), gap = widths[c][1] ? 2 : 0;
+        int name = name_width(t, c), gap = widths[c][1] ? 2 : 0;
         if (widths[c][0] + gap + widths[c][1] < name) widths[c][0] = name - gap - widths[c][1];
     }
+    narrow(widths, t, label, o->width);
     if (rows) {
         const char *bold = o->color ? section == SECTION_COMPARABLE ? "\033[1;31m" : "\033[1m" : "",
                    *plain = o->color ? "\033[0m" : "";
@@ -120,19 +171,7 @@ static void print_section(FILE *out, const struct table *t, enum section section
     for (int r = 0; r < t->row_count; r++) {
         const struct row *row = &t->rows[r];
         if (row->section != section || !output_row_shown(t, row, o)) continue;
-        pad(out, output_label(row), label, false);
-        for (int c = 0; c < t->column_count; c++) {
-            cell_words(value, change, row, &row->cells[c], o->unicode);
-            output_value(value, row, &row->cells[c], o->unicode ? "±" : "+-");
-            fputs("   ", out);
-            pad(out, value, widths[c][0], true);
-            if (widths[c][1] && (change[0] || c + 1 < t->column_count || row->why)) {
-                fputs("  ", out);
-                pad(out, change, widths[c][1], true);
-            }
-        }
-        if (row->why) fprintf(out, "   %s", _(row->why));
-        fputc('\n', out);
+        print_row(out, t, row, label, widths, o);
     }
     if (rows) fputc('\n', out);
     free(widths);
@@ -341,7 +380,8 @@ void output_markdown(FILE *out, const struct table *t, const struct output_optio
             fputs(" |", out);
             for (int c = 0; c < t->column_count; c++) {
                 char value[CELL_TEXT], change[CELL_TEXT + 32];
-                cell_words(value, change, row, &row->cells[c], true);
+                cell_text(value, row, &row->cells[c], "±");
+                cell_words(change, row, &row->cells[c], true);
                 fputc(' ', out);
                 output_markdown_text(out, value);
                 if (change[0]) {
