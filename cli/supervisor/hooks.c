@@ -3,6 +3,7 @@
 #include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
+#include "core/base/message.h"
 #include "core/base/platform.h"
 #include "core/run/run_summary.h"
 #include "core/run/run.h"
@@ -118,10 +119,12 @@ void hooks_ended(struct hooks *h, int exit_code, const struct error *err)
     struct run_brief b = {.name = xstrdup(h->name), .directory = xstrdup(h->directory)};
     run_brief_read(&b);
     bool has_error = exit_code && err->what[0];
+    char message[sizeof err->what], hint[sizeof err->hint];
     json_t *facts =
         json_pack("{s:s, s:s, s:I, s:I, s:i, s:s, s:s}", "event", "end", "state", b.status.state, "step",
                   (json_int_t)b.step, "total_steps", (json_int_t)b.status.total, "exit_code", exit_code,
-                  "message", has_error ? err->what : "", "hint", has_error ? err->hint : "");
+                  "message", message_english(message, sizeof message, has_error ? err->what : ""), "hint",
+                  message_english(hint, sizeof hint, has_error ? err->hint : ""));
     if (!facts) facts = json_pack("{s:s, s:i}", "event", "end", "exit_code", exit_code); /* no UTF-8 */
     json_object_set_new(facts, "loss", known(b.last.step >= 0 ? b.last.loss : NAN));
     json_object_set_new(facts, "peak_bytes",

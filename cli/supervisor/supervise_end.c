@@ -2,6 +2,7 @@
 #include "cli/supervisor/supervise_internal.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
+#include "core/base/message.h"
 #include "core/run/run.h"
 #include "core/run/status.h"
 
@@ -136,8 +137,8 @@ void end_write_status(struct supervisor *v, int code, const struct error *err, b
     bool said = s.ended;
     if (code && err->what[0]) { /* rank 0 may know only that another rank is lost */
         if (said && s.exit_code) s.exit_code = code;
-        snprintf(s.message, sizeof s.message, "%.400s", err->what);
-        snprintf(s.hint, sizeof s.hint, "%.250s", err->hint);
+        message_english(s.message, sizeof s.message, err->what);
+        message_english(s.hint, sizeof s.hint, err->hint);
     }
     if (!said) {
         s.step = atomic_load(&v->report->step);

@@ -71,6 +71,14 @@ const char *translation(const char *text)
     return text;
 }
 
+bool translation_pair(uint32_t i, const char **text, const char **translated)
+{
+    if (!mo.data || i >= mo.count) return false;
+    *text = mo_text(mo.texts, i);
+    *translated = mo_text(mo.translations, i);
+    return *text && *translated;
+}
+
 /* Formats one conversion, `%...` up to its letter, with the next argument. */
 #define FORMAT(type)                                                                                         \
     do {                                                                                                     \

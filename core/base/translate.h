@@ -11,6 +11,7 @@
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #define _(text)  translation(text)
 #define N_(text) text
@@ -21,6 +22,9 @@ const char *translation(const char *text) __attribute__((format_arg(1)));
 /* Translates from now on with a catalogue (meopt.mo). Returns false if the file is missing or is none:
  * texts are English. */
 bool translate_open(const char *path);
+
+/* Sets message i of the catalogue and its translation, from 0 on. Returns false after the last. */
+bool translation_pair(uint32_t i, const char **text, const char **translated);
 
 /* vsnprintf with the translation of a format. An argument of %s with several words is translated, too, if it
  * is a message. */

@@ -280,7 +280,7 @@ static void check_images(const char *section, const struct config_images *images
     }
     snprintf(key, sizeof key, "%s.crop_pct", section);
     if (images->crop_pct > 0 && images->crop_pct < 0.1) {
-        snprintf(sentence, sizeof sentence, "%s is %g, expected 0.1 to 1", key, images->crop_pct);
+        snprintf(sentence, sizeof sentence, _("%s is %g, expected 0.1 to 1"), key, images->crop_pct);
         bad(context, key, true, "0.875 resizes 224 pixels to 256 before the crop", sentence);
     }
     snprintf(key, sizeof key, "%s.resize_as", section);

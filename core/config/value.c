@@ -280,7 +280,7 @@ char *value_expected(int key)
         return text;
     }
     case CONFIG_PATH: return xstrdup(_("a path"));
-    default: return xstrdup("text");
+    default: return xstrdup(_("text"));
     }
 }
 
@@ -288,11 +288,11 @@ static const char *kind_words(const char *text, bool quoted)
 {
     if (quoted) return _("text in quotes");
     switch (kind12(text)) {
-    case KIND_NULL: return "nothing";
+    case KIND_NULL: return _("nothing");
     case KIND_BOOL: return _("a truth value");
     case KIND_INT: return _("a whole number");
     case KIND_REAL: return _("a number");
-    default: return "text";
+    default: return _("text");
     }
 }
 
@@ -303,7 +303,7 @@ static enum value_status bad_type(int key, const char *text, bool quoted, char *
     if (!quoted && kind12(text) == KIND_NULL)
         snprintf(message, size, _("%s has no value, expected %s"), config_keys[key].name, expected);
     else
-        snprintf(message, size, "%s is %s, expected %s", config_keys[key].name, kind_words(text, quoted),
+        snprintf(message, size, _("%s is %s, expected %s"), config_keys[key].name, kind_words(text, quoted),
                  expected);
     free(expected);
     struct value again;
@@ -317,8 +317,8 @@ static enum value_status bad_type(int key, const char *text, bool quoted, char *
 static enum value_status out_of_range(int key, const char *text, char *message, char *hint, size_t size)
 {
     char *expected = value_expected(key);
-    snprintf(message, size, "%s is %.60s, expected %s", config_keys[key].name, text, expected);
-    snprintf(hint, size, _("%s; default: %s"), config_keys[key].help, config_keys[key].standard);
+    snprintf(message, size, _("%s is %.60s, expected %s"), config_keys[key].name, text, expected);
+    snprintf(hint, size, _("%s; default: %s"), translation(config_keys[key].help), config_keys[key].standard);
     free(expected);
     return VALUE_BAD;
 }
@@ -426,9 +426,11 @@ static enum value_status read_choice(int key, const char *text, struct value *va
     while (count < 16 && (name = config_choice(key, count)) != NULL) names[count++] = name;
     const char *near = value_nearest(text, names, count);
     char *expected = value_expected(key);
-    snprintf(message, size, "%s is '%.60s', expected %s", config_keys[key].name, text, expected);
+    snprintf(message, size, _("%s is '%.60s', expected %s"), config_keys[key].name, text, expected);
     if (near) snprintf(hint, size, _("did you mean %s?"), near);
-    else snprintf(hint, size, _("%s; default: %s"), config_keys[key].help, config_keys[key].standard);
+    else
+        snprintf(hint, size, _("%s; default: %s"), translation(config_keys[key].help),
+                 config_keys[key].standard);
     free(expected);
     return VALUE_BAD;
 }

@@ -1,5 +1,6 @@
 /* The table of checks: see doctor.h. */
 #include "core/doctor/doctor.h"
+#include "core/base/message.h"
 #include "core/base/file.h"
 
 #include <stdarg.h>
@@ -75,6 +76,13 @@ void doctor_run(struct doctor *d, const struct doctor_row *rows)
     }
 }
 
+/* Returns a text in English, null if it is empty. */
+static json_t *english(const char *text)
+{
+    char dst[sizeof((struct line *)0)->found + sizeof((struct line *)0)->meaning];
+    return text[0] ? json_string(message_english(dst, sizeof dst, text)) : json_null();
+}
+
 json_t *doctor_json(const struct doctor *d)
 {
     int count[3] = {0};
@@ -85,9 +93,9 @@ json_t *doctor_json(const struct doctor *d)
         count[line->finding]++;
         json_object_set_new(row, "name", json_string(line->check));
         json_object_set_new(row, "status", json_string(finding_names[line->finding]));
-        json_object_set_new(row, "detail", json_string(line->found));
-        json_object_set_new(row, "meaning", line->meaning[0] ? json_string(line->meaning) : json_null());
-        json_object_set_new(row, "hint", line->remedy[0] ? json_string(line->remedy) : json_null());
+        json_object_set_new(row, "detail", english(line->found));
+        json_object_set_new(row, "meaning", english(line->meaning));
+        json_object_set_new(row, "hint", english(line->remedy));
         if (line->values) json_object_update(row, line->values);
         json_array_append_new(checks, row);
     }

@@ -2,6 +2,7 @@
 #include "core/run/follow.h"
 #include "core/run/follow_internal.h"
 #include "core/base/file.h"
+#include "core/base/message.h"
 #include "core/base/retry.h"
 #include "core/config/document.h"
 #include "core/run/checkpoint.h"
@@ -263,6 +264,7 @@ void follow_take_event(struct follow *f, const char *text, size_t bytes)
     char event[64], message[300], when[32], line[480];
     follow_text(event, sizeof event, object, "event");
     follow_text(message, sizeof message, object, "message");
+    message_translated(message, sizeof message, message);
     changes_text(message, sizeof message, json_object_get(object, "changed"));
     add_mark(f, follow_whole(object, "step"), event, message);
     run_time_text(when, sizeof when, "%m-%d %H:%M:%SZ", follow_number(object, "time"));

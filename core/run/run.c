@@ -3,6 +3,7 @@
 #include "core/base/file.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
+#include "core/base/message.h"
 #include "core/base/platform.h"
 #include "core/run/metric_line.h"
 #include "core/run/status.h"
@@ -324,6 +325,11 @@ int run_metric(struct run *run, json_t *line, struct error *err)
 int run_event(struct run *run, const char *event, json_t *fields, struct error *err)
 {
     struct timespec now;
+    const char *message = json_string_value(json_object_get(fields, "message"));
+    char english[512];
+    if (message)
+        json_object_set_new(fields, "message",
+                            json_string(message_english(english, sizeof english, message)));
     char *more = fields && json_object_size(fields)
                      ? json_text(fields, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17))
                      : NULL,

@@ -2,6 +2,7 @@
 #include "core/run/status.h"
 #include "core/base/file.h"
 #include "core/base/json.h"
+#include "core/base/message.h"
 #include "core/run/run.h"
 
 #include <errno.h>
@@ -12,10 +13,10 @@
 #include <time.h>
 #include <unistd.h>
 
-static void copy_text(char *dst, size_t size, const json_t *object, const char *key)
+static void copy_message(char *dst, size_t size, const json_t *object, const char *key)
 {
     const char *text = json_string_value(json_object_get(object, key));
-    text_printable(dst, size, text ? text : ""); /* the file may belong to another user */
+    message_translated(dst, size, text ? text : ""); /* the file may belong to another user */
 }
 
 static void copy_name(char *dst, size_t size, const json_t *object, const char *key)
@@ -53,8 +54,8 @@ int run_status_read(struct run_status *s, const char *directory, struct error *e
         }
         copy_name(s->state, sizeof s->state, object, "state");
         copy_name(s->host, sizeof s->host, object, "host");
-        copy_text(s->message, sizeof s->message, object, "message");
-        copy_text(s->hint, sizeof s->hint, object, "hint");
+        copy_message(s->message, sizeof s->message, object, "message");
+        copy_message(s->hint, sizeof s->hint, object, "hint");
         s->step = json_integer_value(json_object_get(object, "step"));
         s->total = json_integer_value(json_object_get(object, "total_steps"));
         s->epoch = json_integer_value(json_object_get(object, "epoch"));
@@ -85,8 +86,11 @@ int run_status_write(const struct run_status *s, const char *directory, struct e
                                (json_int_t)s->step, "total_steps", (json_int_t)s->total, "epoch",
                                (json_int_t)s->epoch, "pid", s->pid, "host", s->host, "time", s->time);
     json_object_set_new(object, "exit_code", s->exit_code < 0 ? json_null() : json_integer(s->exit_code));
-    if (s->message[0]) json_object_set_new(object, "message", json_string(s->message));
-    if (s->hint[0]) json_object_set_new(object, "hint", json_string(s->hint));
+    char message[sizeof s->message], hint[sizeof s->hint];
+    message_english(message, sizeof message, s->message);
+    message_english(hint, sizeof hint, s->hint);
+    if (message[0]) json_object_set_new(object, "message", json_string(message));
+    if (hint[0]) json_object_set_new(object, "hint", json_string(hint));
     char *text = json_text(object, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
     int code = !text ? error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for state.json")
                : s->ended || s->exit_code >= 0 ? file_write_below(directory, name, text, strlen(text), err)

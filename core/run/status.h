@@ -16,7 +16,7 @@ struct run_status {
     bool here;                    /* host is this machine */
     double time;                  /* seconds since the epoch: last activity */
     int exit_code;                /* -1 while it runs */
-    char message[512], hint[256]; /* why it failed */
+    char message[512], hint[256]; /* why it failed, in the user's language; the file has them in English */
     bool ended;
 };
 

@@ -20,7 +20,7 @@ int part_type(json_t *object, const char *part, const char *const *names, struct
         if (n >= sizeof known) n = sizeof known - 1;
     }
     char hint[sizeof known + 16];
-    snprintf(hint, sizeof hint, "supported: %.300s", known);
+    snprintf(hint, sizeof hint, _("supported: %.300s"), known);
     return error_set(err, EXIT_INTEGRITY, hint, "%s '%.60s' is not supported", part, type), -1;
 }
 
@@ -35,7 +35,7 @@ int part_keys(json_t *object, const char *part, const char *known, struct error 
         const char *p = known;
         while ((p = strstr(p, key)) != NULL && !((p == known || p[-1] == ' ') && (p[n] == ' ' || !p[n]))) p++;
         if (p && n) continue;
-        snprintf(hint, sizeof hint, "supported: %.300s", known);
+        snprintf(hint, sizeof hint, _("supported: %.300s"), known);
         return error_set(err, EXIT_INTEGRITY, hint, "%s: key '%.60s' is not supported", part, key);
     }
     return 0;

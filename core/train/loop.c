@@ -2,6 +2,7 @@
 #include "core/train/loop.h"
 #include "core/base/clock.h"
 #include "core/base/log.h"
+#include "core/base/message.h"
 #include "core/base/progress.h"
 #include "core/run/change.h"
 #include "core/run/status.h"
@@ -104,8 +105,9 @@ static void pause_saving(struct train_loop *w, const struct error *why)
     bool paused = saving_is_paused(w);
     w->save_failed_at = clock_seconds();
     if (paused || !is_rank0(w)) return;
-    snprintf(w->run->notice, sizeof w->run->notice, _("saving is paused since step %lld: %.200s"),
-             (long long)w->p.step, why->what);
+    char english[200];
+    snprintf(w->run->notice, sizeof w->run->notice, N_("saving is paused since step %lld: %s"),
+             (long long)w->p.step, message_english(english, sizeof english, why->what));
     log_warn("%s%s%s; saving is paused, the last checkpoint stays, training continues", why->file,
              why->file[0] ? ": " : "", why->what);
     log_event(w, N_("saving_paused"),

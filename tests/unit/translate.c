@@ -2,6 +2,7 @@
  * bracket, are truncated to whole characters, and occupy two columns per character. */
 #include "core/base/translate.h"
 #include "core/base/error.h"
+#include "core/base/message.h"
 
 #include <locale.h>
 #include <setjmp.h>
@@ -11,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 static const char *const texts[] = {
@@ -97,12 +99,60 @@ static void a_missing_catalogue_leaves_english(void **state)
     assert_null(translation(NULL));
 }
 
+/* Replaces each conversion with a value of its kind. */
+static void fill(char *dst, size_t size, const char *format)
+{
+    size_t used = 0;
+    for (const char *p = format; *p && used + 16 < size;) {
+        if (*p != '%' || p[1] == '%') {
+            dst[used++] = *p;
+            p += 1 + (*p == '%');
+            continue;
+        }
+        size_t digits = strspn(p + 1, "0123456789"), bytes = 1 + strcspn(p + 1, "diouxXcsaefgAEFGp");
+        char number = p[1 + digits] == '$' ? p[1] : '0';
+        used += (size_t)snprintf(dst + used, size - used, p[bytes] == 's' ? "a%c.yaml" : "%c", number);
+        p += bytes + 1;
+    }
+    dst[used] = 0;
+}
+
+static void messages_go_through_files_in_english(void **state)
+{
+    const char *english, *translated;
+    char path[4096], from[2048], text[2048], back[2048], again[2048];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 64);
+    int count = 0, same = 0;
+    (void)state;
+    assert_true(n > 0);
+    path[n] = 0;
+    *strrchr(path, '/') = 0;
+    strcat(path, "/../share/locale/zh_CN/LC_MESSAGES/meopt.mo");
+    if (!translate_open(path)) skip();
+    for (uint32_t i = 1; translation_pair(i, &english, &translated); i += 11) {
+        fill(text, sizeof text, translated); /* %1$s: the conversions differ in their order only */
+        fill(from, sizeof from, english);
+        message_english(back, sizeof back, text);
+        message_translated(again, sizeof again, back);
+        if (!strchr(english, ' ')) continue; /* a word alone has several meanings */
+        count++;
+        same += strcmp(again, text) == 0;
+    }
+    assert_true(count > 200 && same > count * 98 / 100);
+    message_translated(text, sizeof text, "step 3: weights of the student are not finite");
+    assert_string_equal(message_english(back, sizeof back, text),
+                        "step 3: weights of the student are not finite");
+    assert_string_equal(message_english(back, sizeof back, "x"), "x");
+    assert_false(translate_open("/nowhere/meopt.mo"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lines_break_between_characters),
         cmocka_unit_test(truncated_texts_end_with_a_whole_character),
         cmocka_unit_test(padding_counts_columns),
+        cmocka_unit_test(messages_go_through_files_in_english),
         cmocka_unit_test(a_missing_catalogue_leaves_english),
     };
     if (!setlocale(LC_CTYPE, "C.UTF-8")) return 77;
