@@ -4,14 +4,18 @@
  * that hangs, crashes or runs out of memory does not affect the others. The file is written after each
  * part, so that an interruption keeps the earlier ones. */
 #include "cli/command.h"
+#include "cli/language.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
+#include "core/base/message.h"
 #include "core/config/config.h"
+#include "core/device/driver.h"
 #include "core/doctor/doctor.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -128,8 +132,14 @@ static int add_part(struct gpu_bench *b, const char *name, double took, json_t *
     json_t *part = json_pack("{s:s, s:f, s:s?, s:o?, s:o?}", "name", name, "seconds", took, "reason", reason,
                              "figures", figures, "said", said);
     doctor_anonymous(part);
-    printf("%-22s %6.1f s  %s\n", name, took,
-           figures ? _("measured") : json_string_value(json_object_get(part, "reason")));
+    static const char *const shown[][2] = {{"optimizer", N_("steps of the optimizer")},
+                                           {"training", N_("training steps")}};
+    char why[400];
+    const char *title = name;
+    for (size_t i = 0; i < sizeof shown / sizeof *shown; i++)
+        if (strcmp(name, shown[i][0]) == 0) title = shown[i][1];
+    if (reason) message_translated(why, sizeof why, json_string_value(json_object_get(part, "reason")));
+    printf(_("%*s %6.1f s  %s\n"), PAD(-24, _(title)), took, reason ? why : _("measured"));
     fflush(stdout);
     json_array_append_new(b->parts, part);
     return json_write(b->file, b->report, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9), err);
@@ -144,18 +154,19 @@ static int run_part(struct gpu_bench *b, const char *name, double limit, struct 
     json_t *found = NULL, *said = NULL;
     FILE *out = tmpfile(), *messages = tmpfile();
     limit = fmin(limit, left);
-    if (limit < 1) snprintf(reason, sizeof reason, "no time left");
-    else if (!out || !messages) snprintf(reason, sizeof reason, "no temporary file: %s", strerror(errno));
+    if (limit < 1) snprintf(reason, sizeof reason, N_("no time left"));
+    else if (!out || !messages) snprintf(reason, sizeof reason, N_("no temporary file: %s"), strerror(errno));
     else {
         pid_t pid = begin(w, graphs, out, messages);
         int status = pid > 0 ? await(pid, limit) : 0;
         said = last_lines(messages, last, sizeof last);
         rewind(out);
         found = json_loadf(out, JSON_DISABLE_EOF_CHECK, NULL);
-        if (pid < 0) snprintf(reason, sizeof reason, "cannot start a process");
-        else if (status == -1) snprintf(reason, sizeof reason, "killed at its limit of %.0f s", limit);
-        else if (WIFSIGNALED(status)) snprintf(reason, sizeof reason, "ended by signal %d", WTERMSIG(status));
-        else if (!found) snprintf(reason, sizeof reason, "exit %d: %.300s", WEXITSTATUS(status), last);
+        if (pid < 0) snprintf(reason, sizeof reason, N_("cannot start a process"));
+        else if (status == -1) snprintf(reason, sizeof reason, N_("killed at its limit of %.0f s"), limit);
+        else if (WIFSIGNALED(status))
+            snprintf(reason, sizeof reason, N_("ended by signal %d"), WTERMSIG(status));
+        else if (!found) snprintf(reason, sizeof reason, N_("exit %d: %.300s"), WEXITSTATUS(status), last);
     }
     if (out) fclose(out);
     if (messages) fclose(messages);
@@ -225,8 +236,8 @@ static int training_parts(struct gpu_bench *b, double free_bytes, int64_t batch,
         const char *name, *graphs, *option;
         double limit;
     } ways[] = {{"training", NULL, NULL, 60},
-                {"training without graphs", "none", NULL, 50},
-                {"training by kind", NULL, "--profile", 60}};
+                {N_("training without graphs"), "none", NULL, 50},
+                {N_("training by kind"), NULL, "--profile", 60}};
     char text[32];
     struct words w = make_command("plan", NULL);
     json_t *plan = NULL;
@@ -259,21 +270,45 @@ static int run_parts(struct gpu_bench *b, int64_t batch, struct error *err)
     if (code) return code;
     json_object_set_new(b->report, "device", b->device[0] ? json_string(b->device) : json_null());
     if (!b->device[0] && !report)
-        return add_part(b, "optimizer, training", 0, NULL,
-                        "the doctor has no report; give the card with --device", NULL, err);
+        return add_part(b, N_("optimizer, training"), 0, NULL,
+                        N_("the doctor has no report; give the card with --device"), NULL, err);
     if (!b->device[0]) {
-        code = add_part(b, "optimizer, training", 0, NULL, "no usable card", NULL, err);
+        code = add_part(b, N_("optimizer, training"), 0, NULL, N_("no usable card"), NULL, err);
         return code ? code
                     : error_set(err, EXIT_NO_CARD, "the file has the reason, as does: meopt doctor",
                                 "no usable card; the report is %s", b->file);
     }
     code = optimizer_part(b, free_bytes, gb_per_s, err);
     if (!code && b->config_words) code = training_parts(b, free_bytes, batch, err);
-    else if (!code) code = add_part(b, "training", 0, NULL, "no CONFIG was given", NULL, err);
+    else if (!code) code = add_part(b, "training", 0, NULL, N_("no CONFIG was given"), NULL, err);
     return code;
 }
 
 /* ---- the command ---- */
+
+/* Looks for the measured card in a process, since a driver may hang: then the parts report it. Returns
+ * EXIT_NO_CARD if its driver does not see it. */
+static int find_card(const struct gpu_bench *b, struct error *err)
+{
+    int ends[2], index = atoi(b->device + strcspn(b->device, ":") + 1);
+    struct error found = {0};
+    if (pipe2(ends, O_CLOEXEC)) return error_errno(err, EXIT_FAILED, NULL, "cannot create a pipe");
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct driver driver;
+        struct card_info card;
+        int code = driver_open(&driver, b->device[0] == 'h' ? DRIVER_HIP : DRIVER_CUDA, &found);
+        if (!code) driver_card(&driver, index, &card, &found);
+        _exit(write(ends[1], &found, sizeof found) == (ssize_t)sizeof found ? 0 : EXIT_FAILED);
+    }
+    close(ends[1]);
+    if (pid > 0 && await(pid, 30) == 0 && read(ends[0], &found, sizeof found) == (ssize_t)sizeof found &&
+        found.code == EXIT_NO_CARD)
+        *err = found;
+    else found.code = 0;
+    close(ends[0]);
+    return found.code;
+}
 
 static bool needs_checkpoint(const struct config_tower *t)
 {
@@ -315,6 +350,7 @@ static int bench_gpu(const struct arguments *args, struct error *err)
     sigemptyset(&child);
     sigaddset(&child, SIGCHLD);
     sigprocmask(SIG_BLOCK, &child, NULL);
+    if (b.device[0] && (code = find_card(&b, err)) != 0) return code;
     b.report = json_pack("{s:n, s:[]}", "device", "parts");
     b.parts = json_object_get(b.report, "parts");
     code = run_parts(&b, batch, err);

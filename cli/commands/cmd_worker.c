@@ -7,6 +7,7 @@
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/base/mapped_file.h"
+#include "core/base/message.h"
 #include "core/base/progress.h"
 #include "core/monitor/monitor.h"
 #include "core/run/checkpoint.h"
@@ -103,7 +104,9 @@ static void report_fallbacks(const struct device_fact start[START_ROWS])
 /* Logs the table of device facts, and its warnings. */
 static void report_start(const struct device_fact start[START_ROWS])
 {
-    for (int i = 0; i < START_ROWS; i++) log_row(start[i].name, "%s", start[i].is);
+    char is[sizeof start->is];
+    for (int i = 0; i < START_ROWS; i++)
+        log_row(start[i].name, "%s", message_translated(is, sizeof is, start[i].is));
     report_fallbacks(start);
 }
 

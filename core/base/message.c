@@ -90,6 +90,7 @@ static bool match_here(struct match *m, const char *format, const char *p, int n
     /* Of two texts without a separator, the second one is often empty: the first is as long as possible. */
     bool longest = letter == 's' && rest[0] == '%' && rest[1] != '%';
     size_t left = (size_t)(m->end - p), first = letter != 's';
+    if (letter == 's' && strncmp(rest - 3, ".0", 2) == 0) left = 0;
     for (size_t n = first; n <= left && m->steps > 0; n++) {
         size_t bytes = longest ? left - n : n;
         if (letter != 's' && letter != 'c' && !is_numeric(p[bytes - 1])) return false;
@@ -116,6 +117,7 @@ static void put_message(struct output *o, const char *format, const struct match
         }
         p += conversion(p, next++, &letter, &argument);
         if (argument < 0 || argument >= ARGUMENTS || !m->found[argument].at) continue;
+        if (letter == 's' && strncmp(p - 3, ".0", 2) == 0) continue; /* an ending of English words */
         if (letter == 's') translate_part(o, m->found[argument], to_english, depth + 1);
         else append(o, m->found[argument].at, m->found[argument].bytes);
     }

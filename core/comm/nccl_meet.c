@@ -28,13 +28,13 @@ static void compare_offers(const struct nccl_offer *all, int size, char *why, si
     for (int r = 0; r < size && !why[0]; r++) {
         const struct nccl_offer *o = &all[r];
         version_text(theirs, o->version);
-        if (o->kind == DEVICE_CPU) snprintf(why, bytes, "rank %d computes on the CPU", r);
+        if (o->kind == DEVICE_CPU) snprintf(why, bytes, N_("rank %d computes on the CPU"), r);
         else if (o->kind != all[0].kind)
-            snprintf(why, bytes, "rank 0 has a %s card, rank %d a %s one", device_kind_names[all[0].kind], r,
-                     device_kind_names[o->kind]);
-        else if (!o->version) snprintf(why, bytes, "rank %d finds no usable %s", r, nccl_names[o->kind]);
+            snprintf(why, bytes, N_("rank 0 has a %s card, rank %d a %s one"), device_kind_names[all[0].kind],
+                     r, device_kind_names[o->kind]);
+        else if (!o->version) snprintf(why, bytes, N_("rank %d finds no usable %s"), r, nccl_names[o->kind]);
         else if (o->version != all[0].version)
-            snprintf(why, bytes, "rank 0 has %s %s, rank %d %s", nccl_names[o->kind], ours, r, theirs);
+            snprintf(why, bytes, N_("rank 0 has %s %s, rank %d %s"), nccl_names[o->kind], ours, r, theirs);
     }
 }
 
@@ -99,8 +99,8 @@ void comm_fact(const struct comm *comm, struct device_fact *fact)
         if (strcmp(comm->ops->name, words[i][0]) == 0) snprintf(fact->is, sizeof fact->is, "%s", words[i][1]);
     if (api) {
         version_text(version, api->number);
-        snprintf(fact->is, sizeof fact->is, "from card to card by %s %s (%.200s)", nccl_names[kind], version,
-                 api->path);
+        snprintf(fact->is, sizeof fact->is, N_("from card to card by %s %s (%.200s)"), nccl_names[kind],
+                 version, api->path);
     } else if (comm->host_why[0]) {
         snprintf(fact->cost, sizeof fact->cost,
                  N_("computing waits while gradients go through the host's memory"));
@@ -111,9 +111,9 @@ void comm_fact(const struct comm *comm, struct device_fact *fact)
     const struct comm *whole = comm->whole ? comm->whole : comm;
     size_t length = strlen(fact->is);
     if (comm->size > 1 && whole->options.library)
-        snprintf(fact->is + length, sizeof fact->is - length, "%s",
-                 comm_sums_by_library(comm) ? "; its own sums, whose rounding depends on the ranks"
-                                            : "; sums in rank order");
+        snprintf(fact->is + length, sizeof fact->is - length, "; %s",
+                 comm_sums_by_library(comm) ? N_("its own sums, whose rounding depends on the ranks")
+                                            : N_("sums in rank order"));
 }
 
 bool nccl_planned(const struct device *device)

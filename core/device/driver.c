@@ -108,12 +108,15 @@ static void kfd_arch(const char *bus_id, char *arch, size_t size)
 
 int driver_card(const struct driver *d, int ordinal, struct card_info *info, struct error *err)
 {
-    char text[160];
+    char text[160], seen[64];
     int device = 0, count = 0, code = d->count(&count), major = 0, minor = 0;
+    const char *kind = driver_names[d->kind];
     memset(info, 0, sizeof *info);
-    if (!code && (ordinal < 0 || ordinal >= count))
+    if (!code && (ordinal < 0 || ordinal >= count)) {
+        snprintf(seen, sizeof seen, count > 1 ? _("%s:0 to %s:%d") : "%s:0", kind, kind, count - 1);
         return error_set(err, EXIT_NO_CARD, "see 'meopt doctor'; *_VISIBLE_DEVICES hide cards",
-                         "no card %s:%d: the driver sees %d", driver_names[d->kind], ordinal, count);
+                         "no card %s:%d: the driver sees %s", kind, ordinal, seen);
+    }
     if (!code) code = d->get(&device, ordinal);
     if (!code) code = d->name(info->name, (int)sizeof info->name, device);
     if (!code) code = d->total(&info->total_bytes, device);

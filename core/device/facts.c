@@ -2,6 +2,7 @@
 #include "core/device/facts.h"
 #include "core/device/gpu.h"
 #include "core/base/log.h"
+#include "core/base/message.h"
 #include "kernels/cpu/gemm_amx.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/optim.h"
@@ -26,23 +27,24 @@ void cpu_facts(struct device *device, struct device_fact facts[DEVICE_FACTS])
 {
     const struct cpu_ops *ops = cpu_ops_select();
     bool plain = strcmp(ops->isa, "plain") == 0, tiles = gemm_amx_available();
-    char own[64];
-    snprintf(facts[FACT_DEVICE].is, sizeof facts->is, "%s, %d thread%s", device->name, threads(),
+    snprintf(facts[FACT_DEVICE].is, sizeof facts->is, N_("%s, %d thread%s"), device->name, threads(),
              threads() == 1 ? "" : "s");
     snprintf(facts[FACT_DRIVER].is, sizeof facts->is, N_("none: the processor needs none"));
-    snprintf(facts[FACT_KERNELS].is, sizeof facts->is, "%s, optimizer %s", ops->isa,
+    snprintf(facts[FACT_KERNELS].is, sizeof facts->is, N_("%s, optimizer %s"), ops->isa,
              optim_kernels_find(NULL)->name);
     if (plain) {
         snprintf(facts[FACT_KERNELS].cost, sizeof facts->cost,
                  N_("everything is several times slower than with AVX2"));
         snprintf(facts[FACT_KERNELS].remedy, sizeof facts->remedy, "%s", cpu_plain_remedy());
     }
-    snprintf(own, sizeof own, "MEOpt's own, %s", ops->isa);
-    if (tiles || ops->gemm_bfp)
-        snprintf(facts[FACT_GEMM].is, sizeof facts->is, "bf16 %s%s%s, fp32 by %s", tiles ? "on " : "by ",
-                 tiles ? "AMX tiles" : own, ops->gemm_bfp && !tiles ? " (whole numbers)" : "", own);
-    else snprintf(facts[FACT_GEMM].is, sizeof facts->is, "%s", own);
-    snprintf(facts[FACT_ATTENTION].is, sizeof facts->is, "%s%s", tiles ? "bf16 on AMX tiles, fp32 by " : "",
+    struct device_fact *gemm = &facts[FACT_GEMM];
+    if (tiles)
+        snprintf(gemm->is, sizeof gemm->is, N_("bf16 on AMX tiles, fp32 by MEOpt's own, %s"), ops->isa);
+    else if (ops->gemm_bfp)
+        snprintf(gemm->is, sizeof gemm->is,
+                 N_("bf16 by MEOpt's own, %s (whole numbers), fp32 by MEOpt's own, %s"), ops->isa, ops->isa);
+    else snprintf(gemm->is, sizeof gemm->is, N_("MEOpt's own, %s"), ops->isa);
+    snprintf(facts[FACT_ATTENTION].is, sizeof facts->is, tiles ? N_("bf16 on AMX tiles, fp32 by %s") : "%s",
              ops->isa);
     snprintf(facts[FACT_GRAPHS].is, sizeof facts->is, N_("none: operations are calls"));
 }
@@ -74,9 +76,12 @@ void device_facts(struct device *device, struct device_fact facts[DEVICE_FACTS])
 char *fact_warning(const struct device_fact *fact, char *text, size_t size)
 {
     if (!fact->cost[0]) snprintf(text, size, "%s", "");
-    else
-        snprintf(text, size, "%s: %s: %s%s%s", translation(fact->name), translation(fact->is),
-                 translation(fact->cost), fact->remedy[0] ? "; " : "", translation(fact->remedy));
+    else {
+        char is[sizeof fact->is], cost[sizeof fact->cost], remedy[sizeof fact->remedy];
+        snprintf(text, size, "%s: %s: %s%s%s", _(fact->name), message_translated(is, sizeof is, fact->is),
+                 message_translated(cost, sizeof cost, fact->cost), fact->remedy[0] ? "; " : "",
+                 message_translated(remedy, sizeof remedy, fact->remedy));
+    }
     return text;
 }
 

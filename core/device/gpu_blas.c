@@ -83,7 +83,7 @@ struct blas *blas_open(struct device *dev)
             return b;
         (hip ? b->roc.destroy : b->cuda.destroy)(b->handle);
     }
-    if (library.handle) snprintf(gpu->blas_why, sizeof gpu->blas_why, "%.120s does not work", b->path);
+    if (library.handle) snprintf(gpu->blas_why, sizeof gpu->blas_why, N_("%.120s does not work"), b->path);
     else snprintf(gpu->blas_why, sizeof gpu->blas_why, "%.150s", library.why);
     free(b);
     return NULL;

@@ -89,7 +89,7 @@ void *gpu_reserve(struct device *dev, size_t bytes)
 char *gpu_version_text(const struct driver *driver, char *text, size_t size)
 {
     int v = 0;
-    if (driver->version(&v)) snprintf(text, size, "of unknown version");
+    if (driver->version(&v)) snprintf(text, size, N_("of unknown version"));
     else if (driver->kind == DRIVER_HIP)
         snprintf(text, size, "HIP %d.%d.%d", v / 10000000, v / 100000 % 100, v % 100000);
     else snprintf(text, size, "CUDA %d.%d", v / 1000, v % 1000 / 10);

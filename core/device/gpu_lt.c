@@ -241,7 +241,7 @@ static void *library_of(const struct driver *driver, struct library *library)
     char text[64];
     int version = 0;
     if (driver->version(&version) == 0 && version >= is->driver) return library_open(is->library, library);
-    snprintf(library->why, sizeof library->why, "requires %s or later, found %s", is->needs,
+    snprintf(library->why, sizeof library->why, N_("requires %s or later, found %s"), is->needs,
              gpu_version_text(driver, text, sizeof text));
     return NULL;
 }

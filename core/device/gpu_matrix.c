@@ -94,13 +94,13 @@ void gpu_matrix_choose(struct device *dev)
     snprintf(gpu->matrix, sizeof gpu->matrix, "%s", instructions[which]);
     if (!which && has_instructions(gpu->card.arch))
         snprintf(gpu->matrix_why, sizeof gpu->matrix_why,
-                 "the code object was built without them; see the compiler's output of the build");
+                 N_("the code object was built without them; see the compiler's output of the build"));
     if (!which) return;
     while (at < GEMMS * CELLS && found[1 + at] == want[at]) at++;
     gpu->plain = at < GEMMS * CELLS;
     if (!gpu->plain) return;
-    snprintf(gpu->matrix, sizeof gpu->matrix, "none (%s is wrong here)", instructions[which]);
+    snprintf(gpu->matrix, sizeof gpu->matrix, N_("none (%s is wrong here)"), instructions[which]);
     snprintf(gpu->matrix_why, sizeof gpu->matrix_why,
-             "%s gives a wrong GEMM (%d, row %d, column %d: %g, expected %g)", instructions[which],
+             N_("%s gives a wrong GEMM (%d, row %d, column %d: %g, expected %g)"), instructions[which],
              at / CELLS + 1, at % CELLS / SIDE, at % SIDE, (double)found[1 + at], (double)want[at]);
 }

@@ -3,6 +3,7 @@
 #include "core/doctor/work.h"
 #include "core/base/clock.h"
 #include "core/base/kfd.h"
+#include "core/base/message.h"
 #include "core/device/bench.h"
 #include "core/device/facts.h"
 #include "core/device/gpu.h"
@@ -94,7 +95,8 @@ void work_copies(struct work *w)
 {
     const struct device_streams *q = w->device->streams;
     size_t bytes = (size_t)(w->slow ? 1 : 32) << 20;
-    char *there = work_memory(w, "copies", bytes), *here = there ? q->host_allocate(w->device, bytes) : NULL;
+    char *there = work_memory(w, N_("copies"), bytes),
+         *here = there ? q->host_allocate(w->device, bytes) : NULL;
     if (there && !here)
         line_advise(work_add(w, "copies", FINDING_WARNING, "could not pin %zu MiB", bytes >> 20),
                     "copies of images and gradients are slower, or fail",
@@ -172,10 +174,13 @@ static void report_facts(struct work *w)
     device_facts(w->device, facts);
     for (int i = 0; i < DEVICE_FACTS; i++) {
         if (w->card && i == FACT_KERNELS) continue; /* reported by report_card */
+        char is[sizeof facts->is], cost[sizeof facts->cost], remedy[sizeof facts->remedy];
         struct line *l = work_add(w, "card", facts[i].cost[0] ? FINDING_WARNING : FINDING_OK, "%s: %s",
-                                  _(facts[i].name), _(facts[i].is));
+                                  _(facts[i].name), message_translated(is, sizeof is, facts[i].is));
         line_text(l, "fact", facts[i].name);
-        if (facts[i].cost[0]) line_advise(l, facts[i].cost, facts[i].remedy[0] ? facts[i].remedy : NULL);
+        message_translated(remedy, sizeof remedy, facts[i].remedy);
+        if (facts[i].cost[0])
+            line_advise(l, message_translated(cost, sizeof cost, facts[i].cost), remedy[0] ? remedy : NULL);
     }
 }
 

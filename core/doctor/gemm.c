@@ -125,12 +125,12 @@ static void report(const struct trial *m, const struct result results[GPU_GEMM_C
         double rate = 2.0 * (double)g->m * (double)g->n * (double)g->k / best(r) * 1e-9;
         char wrong[64] = "", remedy[200];
         if (!r->right) snprintf(wrong, sizeof wrong, _(": WRONG at call %d"), r->wrong_call);
-        struct line *l = work_add(w, "products", FINDING_OK,
-                                  "%s %s, %lld x %lld x %lld %s by %s: %.3f and %.3f ms, %.3g TFLOP/s%s",
-                                  m->shape->of, m->name, (long long)g->m, (long long)g->n, (long long)g->k,
-                                  dtype_name(g->ab_type), name, r->ms[0], r->ms[1], rate, wrong);
+        struct line *l = work_add(
+            w, "products", FINDING_OK, "%s %s, %lld x %lld x %lld %s by %s: %.3f and %.3f ms, %.3g TFLOP/s%s",
+            _(m->shape->of), _(m->name), (long long)g->m, (long long)g->n, (long long)g->k,
+            dtype_name(g->ab_type), name, r->ms[0], r->ms[1], rate, wrong);
         line_text(l, "product", m->name);
-        line_text(l, "by", name);
+        line_text(l, "by", w->card ? name : "this machine");
         line_text(l, "dtype", dtype_name(g->ab_type));
         line_real(l, "first_ms", r->ms[0]);
         line_real(l, "ms", r->ms[1]);

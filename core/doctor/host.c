@@ -69,10 +69,10 @@ static void check_processor(struct doctor *d)
     double quota = processors_quota(d->root);
     struct cpu_refusal refusal;
     bool refused = cpu_isa_refused(gemm_amx_available(), &refusal);
-    struct line *l =
-        doctor_add(d, refused || strcmp(isa, "plain") == 0 ? FINDING_WARNING : FINDING_OK,
-                   "%s: kernels %s, optimizer %s, %s; %d processors, %d threads", name, isa,
-                   optim_kernels_find(NULL)->name, gemm_amx_available() ? "AMX" : "no AMX", allowed, threads);
+    struct line *l = doctor_add(d, refused || strcmp(isa, "plain") == 0 ? FINDING_WARNING : FINDING_OK,
+                                "%s: kernels %s, optimizer %s, %s; %d processors, %d threads", name, isa,
+                                optim_kernels_find(NULL)->name, gemm_amx_available() ? "AMX" : _("no AMX"),
+                                allowed, threads);
     line_text(l, "isa", isa);
     line_real(l, "processors", allowed);
     line_real(l, "threads", threads);

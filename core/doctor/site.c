@@ -98,7 +98,7 @@ static void compare_versions(struct doctor *d, const char *module, const char *d
     bool fits = false;
     for (int k = 0; tier && k < 4 && tier->releases[k]; k++) {
         fits = fits || release_is(dtk, tier->releases[k]);
-        snprintf(releases + strlen(releases), sizeof releases - strlen(releases), "%s%s", k ? " or " : "",
+        snprintf(releases + strlen(releases), sizeof releases - strlen(releases), "%s%s", k ? _(" or ") : "",
                  tier->releases[k]);
     }
     struct line *l =

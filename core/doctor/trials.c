@@ -114,7 +114,7 @@ static void compare(struct work *w, const struct doctor_shape *s, int64_t images
             w->checks++;
             continue;
         }
-        work_result(w, work_add(w, "attention", FINDING_OK, "%s: the %s are WRONG", s->of, names[part]),
+        work_result(w, work_add(w, "attention", FINDING_OK, "%s: the %s are WRONG", _(s->of), _(names[part])),
                     false, NULL);
     }
 }
@@ -132,7 +132,7 @@ static void time_attention(struct work *w, const struct doctor_shape *s)
     struct line *l = work_add(w, "attention", FINDING_OK,
                               "%s, %lld x %lld tokens, %lld heads of %lld, %s: forward %.3f and %.3f ms "
                               "(%.3g TFLOP/s), backward %.3f and %.3f ms (%.3g TFLOP/s)",
-                              s->of, (long long)s->images, (long long)s->tokens, (long long)s->heads,
+                              _(s->of), (long long)s->images, (long long)s->tokens, (long long)s->heads,
                               (long long)(s->width / s->heads), dtype_name(s->type), ms[0][0], ms[0][1],
                               4 * pairs / ms[0][1] * 1e-9, ms[1][0], ms[1][1], 10 * pairs / ms[1][1] * 1e-9);
     line_text(l, "dtype", dtype_name(s->type));
@@ -150,7 +150,7 @@ void work_attention(struct work *w, const struct doctor_shape *s)
     struct device *cpu = NULL;
     struct error err;
     if (w->device->ops->supports(w->device, &shape, &err)) {
-        line_advise(work_add(w, "attention", FINDING_MISSING, "%s: %s", s->of, err.what),
+        line_advise(work_add(w, "attention", FINDING_MISSING, "%s: %s", _(s->of), err.what),
                     "this experiment cannot run on this device", err.hint);
         return;
     }

@@ -2,6 +2,7 @@
 #include "core/train/start_table.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
+#include "core/base/message.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,7 +39,7 @@ struct rank_rows {
 static void warn_differences(const struct trainer *t, const struct rank_rows *all, int row, int other,
                              int count)
 {
-    char more[48] = "", advice[128] = "";
+    char more[48] = "", advice[128] = "", theirs[sizeof all->is[0]], ours[sizeof all->is[0]];
     uint32_t sets = ~0u;
     for (int r = 0; r < t->ranks.size; r++) sets &= all[r].cpu_sets;
     const char *best = facts_best_cpu_isa(sets);
@@ -49,7 +50,8 @@ static void warn_differences(const struct trainer *t, const struct rank_rows *al
     log_warn(
         "ranks compute differently: rank %d (host %s)%s has %s, rank 0 (host %s) has %s; results are rounded "
         "differently than by equal ranks%s",
-        other, all[other].host, more, all[other].is[row], all[0].host, all[0].is[row], advice);
+        other, all[other].host, more, message_translated(theirs, sizeof theirs, all[other].is[row]),
+        all[0].host, message_translated(ours, sizeof ours, all[0].is[row]), advice);
 }
 
 /* Returns the ranks whose row differs from rank 0's; NULL: none. Rank 0 warns about the first such row. */
@@ -75,8 +77,10 @@ static json_t *differences(const struct trainer *t, const struct rank_rows *all,
 static json_t *start_json(const struct device_fact rows[START_ROWS])
 {
     json_t *table = json_array();
+    char is[sizeof rows->is];
     for (const struct device_fact *r = rows; r < rows + START_ROWS; r++)
-        json_array_append_new(table, json_pack("{s:s, s:s, s:s?, s:s?}", "name", r->name, "is", r->is, "cost",
+        json_array_append_new(table, json_pack("{s:s, s:s, s:s?, s:s?}", "name", r->name, "is",
+                                               message_english(is, sizeof is, r->is), "cost",
                                                r->cost[0] ? r->cost : NULL, "mend",
                                                r->remedy[0] ? r->remedy : NULL));
     return table;

@@ -43,3 +43,11 @@ right 'reason("doctor") or reason("optimizer")'
 bench 7 configs/quickstart.yaml train.batch_size=-1
 [ ! -e sent.json ] || fail "a file for a configuration that is invalid"
 bench 2 --device cpu
+# a card that does not exist: at once, with those that do
+for kind in hip cuda; do
+    bench 6 configs/quickstart.yaml --device $kind:9
+    grep -q "$kind:9.*$kind:0" err || fail "the cards are not named"
+    bench 6 configs/quickstart.yaml device.type=$kind device.cards=9
+    [ ! -e sent.json ] && [ ! -s out ] || fail "parts without a card"
+done
+env MEOPT_HIP_LIBRARY=/nowhere.so "$MEOPT" bench gpu --device hip:0 >out 2>err && fail "no driver" || [ $? = 6 ] || fail "exit without a driver"

@@ -30,6 +30,10 @@ with() { # KEY=VALUE WORD: one operand of a usage line, as it is or as it should
     -*) echo "$2" ;;
     esac
 }
+card() { # from now on there is the emulated card of tests/gpu
+    export MEOPT_CUDA_LIBRARY=$FAKES/libfake_cuda.so MEOPT_KERNELS=$FAKES/fake_kernels MEOPT_CUBLAS_LIBRARY=none MEOPT_CUBLASLT_LIBRARY=none \
+        MEOPT_NCCL_LIBRARY=none FAKE_MEMORY=300000000
+}
 tried() { # NAME
     run $1 --help
     run $1 --nonsense
@@ -53,13 +57,25 @@ tried() { # NAME
     'bench speedup') good='-n 100000 --repeat 1 --device cpu' ;;
     'bench ranks') good='--mib 1 --repeat 1' ;;
     'bench train') good='quick.yaml --steps 1 --no-peak --profile' ;;
-    'bench gpu') return ;; # requires a card
+    'bench gpu') good="quick.yaml train.batch_size=2 --device cuda:0 --seconds 4 -o sent.json" && card ;;
     doctor) good='--quick quick.yaml' ;;
     esac
     run $1 $good
     case $1 in # further tables
     plan) run plan quick.yaml --ranks 4 --bandwidth 10 --step-ms 100 ;;
+    doctor) # a site with two DCU, whose driver and toolkit do not fit; a card that works, and one that does not
+        run doctor --quick --root ../site
+        card
+        run doctor quick.yaml train.batch_size=2 --device cuda:0
+        FAKE_GRAPH=small FAKE_WRONG=attention_forward run doctor quick.yaml train.batch_size=2 --device cuda:0
+        ;;
+    'bench gpu') run bench gpu --device cuda:9 ;;
+    train) # on a card
+        card
+        run train quick.yaml train.steps=2 train.batch_size=2 device.type=cuda --name cuda
+        ;;
     esac
+    unset MEOPT_CUDA_LIBRARY MEOPT_KERNELS MEOPT_CUBLAS_LIBRARY MEOPT_CUBLASLT_LIBRARY MEOPT_NCCL_LIBRARY FAKE_MEMORY
 }
 run
 run --help
@@ -86,12 +102,23 @@ for state in stopped failed diverged starting; do # in the list of runs
     sed -i "s/\"state\": *\"done\"/\"state\":\"$state\"/" every/run-$state/state.json
     grep -q $state every/run-$state/state.json || fail "state.json"
 done
+for card in 03 04; do
+    mkdir -p "site/sys/bus/pci/devices/0000:$card:00.0"
+    for fact in vendor=0x1d94 device=0x6210 class=0x0b4000; do echo "${fact#*=}" >"site/sys/bus/pci/devices/0000:$card:00.0/${fact%%=*}"; done
+done
+mkdir -p site/sys/module/hycu site/opt/dtk/.info site/dev/dri site/proc/sys/kernel site/sys/class/iommu/ivhd0 site/dev/shm site/etc
+echo 6.3.8-V1.2 >site/sys/module/hycu/version
+echo 26.04 >site/opt/dtk/.info/rocm_version
+echo 1 >site/proc/sys/kernel/numa_balancing
+echo quiet >site/proc/cmdline
+echo 'MemTotal: 8388608 kB' >site/proc/meminfo
+: >site/dev/kfd
 every() { # ENCODING LOCALE FILE
     encoding=$1
     rm -rf shown && mkdir shown && cp -r quick.yaml text.txt sample shown && cp -r every shown/runs
     bridge=
     [ $1 != GBK ] || bridge="python3 '$MEOPT_SOURCE/tests/cli/gbk_terminal.py' env LC_ALL=zh_CN.GBK"
-    terminal 100 6000 $2 "LOCPATH='$dir' MEOPT='$MEOPT' MEOPT_SOURCE='$MEOPT_SOURCE'" "sh -c \"cd '$dir/shown'; $bridge sh ../every.sh 2>&1; sleep 60\""
+    terminal 100 6000 $2 "LOCPATH='$dir' MEOPT='$MEOPT' FAKES='$MEOPT_BUILD/tests' MEOPT_HIP_LIBRARY=/nowhere.so MEOPT_SOURCE='$MEOPT_SOURCE'" "sh -c \"cd '$dir/shown'; $bridge sh ../every.sh 2>&1; sleep 60\""
     wait_for 100 on_screen '^@@@ end' || fail "the commands do not end under $1"
     tmux -L "$socket" capture-pane -p >"$3"
     tmux -L "$socket" capture-pane -pJ >"$3.joined"

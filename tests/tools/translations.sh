@@ -32,9 +32,7 @@ python3 - "$work/all.pot" <<'PYTHON' >"$work/out" || fail "texts without N_() in
 import json, re, subprocess, sys
 
 KEPT = {  # names and values that files of a run or programs read
-    "left out", " (whole numbers)", "compute units", ", kernel module ", "attentional_pool of all queries",
-    "unknown status", "; its files have ", "arch unknown",
-    "; its own sums, whose rounding depends on the ranks", "; sums in rank order"}
+    "left out", " (whole numbers)", "attentional_pool of all queries", "unknown status", "; its files have "}
 known = set()
 for entry in open(sys.argv[1], encoding="utf-8").read().split("\n\n"):
     message = re.search(r'^msgid ((?:".*"\n?)+)', entry, re.M)
