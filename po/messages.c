@@ -28,7 +28,7 @@ int main(void)
         put(commands[i]->details);
         for (const struct option *o = commands[i]->options; o && o->name; o++) put(o->help);
     }
-    for (int key = 0; key < config_key_count; key++) put(config_keys[key].help);
+    for (int key = 0; key < config_key_count; key++) put(config_keys[key].help), put(config_keys[key].unit);
 #define LABELS(number, key, label, compare, ...)                                                             \
     put(label), put(compare), put(compare ", final"), put(compare ", best");
     SCORES(LABELS)

@@ -194,7 +194,7 @@ static void draw_detail(const struct form *f, const struct boxes *b)
         size_t n = 0;
         line[0] = 0;
         if (k->standard[0]) n = (size_t)snprintf(line, sizeof line, _("default %s; "), k->standard);
-        snprintf(line + n, sizeof line - n, k->unit ? _("%s, in %s") : "%s", expected, k->unit);
+        snprintf(line + n, sizeof line - n, k->unit ? _("%s, in %s") : "%s", expected, _(k->unit));
         screen_put(y + 2, 0, b->list_width, line, false);
     }
     free(expected);

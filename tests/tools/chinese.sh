@@ -124,7 +124,7 @@ for name in names:
         if f"]({other})" not in page:
             findings.append(f"no link to {other}")
     failed += [f"{name}.zh_CN.md: {f}" for f in findings]
-pages = [f"{folder}/{name}" for folder in ("man1", "man7") for name in sorted(os.listdir(f"man/zh_CN/{folder}"))]
+pages = [f"{folder}/{name}" for folder in ("man1", "man5", "man7") for name in sorted(os.listdir(f"man/zh_CN/{folder}"))]
 for name in pages:
     page = read(f"man/zh_CN/{name}")
     text = re.sub(r"^\..*", "", page, flags=re.M)
