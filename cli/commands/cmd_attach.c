@@ -47,7 +47,7 @@ static enum slurm_queue_state follow_queue(struct slurm_queue *q, struct error *
 {
     enum slurm_queue_state state;
     char last[512] = "", head[512];
-    bool changed;
+    bool changed = false;
     do {
         nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
         state = slurm_queue_step(q, false, &changed, err);
@@ -65,7 +65,7 @@ static enum slurm_queue_state follow_queue(struct slurm_queue *q, struct error *
 static enum slurm_queue_state print_queue(struct slurm_queue *q, struct error *err)
 {
     enum slurm_queue_state state;
-    bool changed;
+    bool changed = false;
     while ((state = slurm_queue_step(q, false, &changed, err)) == QUEUE_WAITS && !slurm_queue_ready(q))
         nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
     if (state == QUEUE_WAITS) print_json(slurm_queue_json(q));
@@ -74,7 +74,7 @@ static enum slurm_queue_state print_queue(struct slurm_queue *q, struct error *e
 
 static int attach_queue(const struct arguments *args, struct slurm_queue *q, struct error *err)
 {
-    bool json = argument_flag(args, "json"), begun = false, changed;
+    bool json = argument_flag(args, "json"), begun = false, changed = false;
     bool lines = !json && !screen_possible();
     int code = 0;
     enum slurm_queue_state state = slurm_queue_step(q, false, &changed, err);

@@ -322,7 +322,7 @@ static bool add_sweep(const struct arguments *args, const char *operand, struct 
     char *parent = path_dirname(directories[0]), *whole = path_join(parent, operand);
     while (whole[strlen(whole) - 1] == '/') whole[strlen(whole) - 1] = 0;
     sweep->name = xstrdup(path_basename(whole));
-    slurm_sweep_missing(sweep, parent);
+    slurm_sweep_read(sweep, parent);
     free(parent);
     free(whole);
     free(directories);

@@ -34,8 +34,8 @@ enum slurm_queue_state {
 int slurm_queue_open(struct slurm_queue *queue, const struct slurm_job *id, bool json, struct error *err);
 /* Finds the user's job that starts the run in this directory. false: none, or Slurm does not answer. */
 bool slurm_queue_find(struct slurm_job *id, const char *run);
-/* Takes what has come, and asks Slurm again after some seconds. *changed: something to show has changed.
- * patient: waits for Slurm for any time. */
+/* Takes the answers that have come, and asks Slurm again after some seconds. *changed becomes true if a shown
+ * text has changed. patient: waits for Slurm for any time. */
 enum slurm_queue_state slurm_queue_step(struct slurm_queue *queue, bool patient, bool *changed,
                                         struct error *err);
 void slurm_queue_close(struct slurm_queue *queue);

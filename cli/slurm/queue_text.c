@@ -49,7 +49,7 @@ static void print_job(FILE *out, const struct slurm_queue *q)
     print_field(out, _("nodes"), text);
     text[0] = 0;
     if (submitted > 0)
-        snprintf(text, sizeof text, _("%s, %s ago"), job->submitted,
+        snprintf(text, sizeof text, "%s (%s)", job->submitted,
                  dash_duration(waited, sizeof waited, (double)time(NULL) - submitted));
     print_field(out, _("queued since"), text);
     if (slurm_job_pending(job)) {
@@ -65,7 +65,7 @@ static void print_job(FILE *out, const struct slurm_queue *q)
         print_field(out, _("so far"), text);
     }
     if (!q->problem[0]) return;
-    snprintf(text, sizeof text, _("%.300s, %s so far"), q->problem,
+    snprintf(text, sizeof text, "%.300s (%s)", q->problem,
              dash_duration(waited, sizeof waited, clock_seconds() - q->failing_since));
     print_field(out, "Slurm", text);
 }

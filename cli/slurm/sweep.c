@@ -8,26 +8,37 @@
 #include <string.h>
 #include <unistd.h>
 
-static void add(struct sweep *s, const char *name, const char *job, const char *task, const char *state)
+static void add(struct sweep_tasks *tasks, const char *name, const char *job, const char *task,
+                const char *state)
 {
-    for (int i = 0; i < s->missing_count; i++)
-        if (strcmp(s->missing[i].name, name) == 0) return;
-    s->missing = xrealloc(s->missing, (size_t)(s->missing_count + 1) * sizeof *s->missing);
-    s->missing[s->missing_count++] = (struct sweep_missing){
+    tasks->all = xrealloc(tasks->all, (size_t)(tasks->count + 1) * sizeof *tasks->all);
+    tasks->all[tasks->count++] = (struct sweep_task){
         .name = xstrdup(name), .job = xasprintf("%s_%s", job, task), .state = xstrdup(state)};
 }
 
-/* Adds the run of a task if it has no directory below parent. */
+static bool is_listed(const struct sweep_tasks *tasks, const char *name)
+{
+    int i = 0;
+    while (i < tasks->count && strcmp(tasks->all[i].name, name) != 0) i++;
+    return i < tasks->count;
+}
+
+/* Adds the run of a task below parent: to the missing ones if it has no directory, else to the queued ones if
+ * the task waits. */
 static void add_task(struct sweep *s, const char *parent, const char *script, const char *job,
                      const char *task, const char *state)
 {
+    static const char pending[] = "PENDING";
     struct slurm_script run;
     struct error ignored;
     if (slurm_script_read(&run, script, job, task, "", &ignored)) return;
     char *expected = path_join(parent, path_basename(run.run)), *wanted = slurm_run_path(expected),
          *made = slurm_run_path(run.run), shown[256];
-    if (strcmp(wanted, made) == 0 && file_absent(made))
-        add(s, name_printable(shown, sizeof shown, path_basename(made)), job, task, state);
+    bool absent = file_absent(made), waits = strncmp(state, pending, strlen(pending)) == 0;
+    name_printable(shown, sizeof shown, path_basename(made));
+    if (strcmp(wanted, made) == 0 && (absent || waits) && !is_listed(&s->missing, shown) &&
+        !is_listed(&s->queued, shown))
+        add(absent ? &s->missing : &s->queued, shown, job, task, state);
     free(expected);
     free(wanted);
     free(made);
@@ -68,7 +79,7 @@ static void add_gone(struct sweep *s, const char *parent, const char *script, co
     }
 }
 
-void slurm_sweep_missing(struct sweep *s, const char *parent)
+void slurm_sweep_read(struct sweep *s, const char *parent)
 {
     char user[24], *script = NULL, *save = NULL;
     const char *words[] = {"squeue", "-h", "-r", "-u", user, "-o", "%F|%K|%T|%j|%r", NULL};

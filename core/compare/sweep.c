@@ -63,14 +63,20 @@ const char *sweep_sort(struct column *columns, int first, int before, const char
     return key;
 }
 
+static void free_tasks(struct sweep_tasks *tasks)
+{
+    for (int i = 0; i < tasks->count; i++) {
+        free(tasks->all[i].name);
+        free(tasks->all[i].job);
+        free(tasks->all[i].state);
+    }
+    free(tasks->all);
+}
+
 void sweep_free(struct sweep *s)
 {
-    for (int i = 0; i < s->missing_count; i++) {
-        free(s->missing[i].name);
-        free(s->missing[i].job);
-        free(s->missing[i].state);
-    }
-    free(s->missing);
+    free_tasks(&s->missing);
+    free_tasks(&s->queued);
     free(s->name);
     *s = (struct sweep){0};
 }
@@ -96,7 +102,7 @@ static int choose(const struct table *t, struct field columns[SWEEP_COLUMNS], in
                              {metric, score < 0 ? "" : score_rows[score].label},
                              {"converged_loss", N_("converged loss")},
                              {"peak_bytes", N_("peak memory")},
-                             {"step_ms", N_("step")}};
+                             {"step_ms", N_("step time")}};
     for (int r = 0; r < t->row_count && count < SWEEP_COLUMNS - FACT_COLUMNS; r++)
         if (t->rows[r].section == SECTION_CONFIG && t->rows[r].changed && !table_harmless(t->rows[r].key))
             columns[count++] = (struct field){&t->rows[r], t->rows[r].key};
@@ -113,21 +119,25 @@ static int choose(const struct table *t, struct field columns[SWEEP_COLUMNS], in
 static void field_text(char dst[CELL_TEXT], const struct table *t, const struct field *field, int line,
                        const char *plus_minus)
 {
-    const struct sweep_missing *missing =
-        line > t->column_count ? &t->sweep->missing[line - 1 - t->column_count] : NULL;
-    const struct row *column = field ? field->row : NULL;
-    bool state = column && strcmp(column->key, "state") == 0;
+    const struct sweep *s = t->sweep;
+    const struct sweep_task *missing =
+        line > t->column_count ? &s->missing.all[line - 1 - t->column_count] : NULL;
+    const struct row *row = field ? field->row : NULL;
+    bool state = row && strcmp(row->key, "state") == 0;
     if (!line) snprintf(dst, CELL_TEXT, "%s", field ? _(field->head) : _("run"));
-    else if (missing && !column) snprintf(dst, CELL_TEXT, "%s", missing->name);
+    else if (missing && !row) snprintf(dst, CELL_TEXT, "%s", missing->name);
     else if (missing && state) snprintf(dst, CELL_TEXT, _("no run: %s"), missing->state);
     else if (missing) snprintf(dst, CELL_TEXT, "-");
-    else if (column) output_value(dst, column, &column->cells[line - 1], plus_minus);
+    else if (row) output_value(dst, row, &row->cells[line - 1], plus_minus);
     else
         snprintf(dst, CELL_TEXT, "%s%s", t->columns[line - 1].name,
                  line - 1 == t->reference && t->column_count > 1 ? " *" : "");
+    for (int i = 0; i < s->queued.count && line && !missing && state; i++)
+        if (strcmp(s->queued.all[i].name, t->columns[line - 1].name) == 0)
+            snprintf(dst + strlen(dst), CELL_TEXT - strlen(dst), ", %s", s->queued.all[i].state);
 }
 
-static int line_count(const struct table *t) { return 1 + t->column_count + t->sweep->missing_count; }
+static int line_count(const struct table *t) { return 1 + t->column_count + t->sweep->missing.count; }
 
 void sweep_terminal(FILE *out, const struct table *t, const struct output_options *o)
 {
@@ -193,17 +203,23 @@ void sweep_html(FILE *out, const struct table *t)
     fputs("</tbody></table></div></section>\n", out);
 }
 
+static json_t *tasks_json(const struct sweep_tasks *tasks)
+{
+    json_t *all = json_array();
+    for (int i = 0; i < tasks->count; i++)
+        json_array_append_new(all, json_pack("{s:s, s:s, s:s}", "name", tasks->all[i].name, "job",
+                                             tasks->all[i].job, "state", tasks->all[i].state));
+    return all;
+}
+
 json_t *sweep_json(const struct table *t)
 {
     struct field columns[SWEEP_COLUMNS];
     const struct sweep *s = t->sweep;
     int keys;
-    json_t *names = json_array(), *missing = json_array();
+    json_t *names = json_array();
     choose(t, columns, &keys);
     for (int k = 0; k < keys; k++) json_array_append_new(names, json_string(columns[k].head));
-    for (int i = 0; i < s->missing_count; i++)
-        json_array_append_new(missing, json_pack("{s:s, s:s, s:s}", "name", s->missing[i].name, "job",
-                                                 s->missing[i].job, "state", s->missing[i].state));
-    return json_pack("{s:s, s:s, s:o, s:o}", "name", s->name, "metric", s->metric, "keys", names, "missing",
-                     missing);
+    return json_pack("{s:s, s:s, s:o, s:o, s:o}", "name", s->name, "metric", s->metric, "keys", names,
+                     "missing", tasks_json(&s->missing), "queued", tasks_json(&s->queued));
 }

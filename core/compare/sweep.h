@@ -7,16 +7,20 @@
 
 #include <jansson.h>
 
-/* A run of the sweep without a directory. */
-struct sweep_missing {
+/* A run of the sweep that Slurm knows. */
+struct sweep_task {
     char *name, *job, *state; /* state as squeue has it; owned */
+};
+struct sweep_tasks {
+    struct sweep_task *all;
+    int count;
 };
 
 struct sweep {
-    char *name;         /* owned */
-    const char *metric; /* key of the fact that orders the runs */
-    struct sweep_missing *missing;
-    int missing_count;
+    char *name;                 /* owned */
+    const char *metric;         /* key of the fact that orders the runs */
+    struct sweep_tasks missing; /* they have no directory */
+    struct sweep_tasks queued;  /* they have one, and wait to be resumed */
 };
 
 /* Orders the columns from first to before: finished runs, then others, each by the metric that chooses the
@@ -28,7 +32,7 @@ void sweep_free(struct sweep *sweep);
 void sweep_terminal(FILE *out, const struct table *table, const struct output_options *options);
 void sweep_markdown(FILE *out, const struct table *table);
 void sweep_html(FILE *out, const struct table *table);
-/* name, metric, keys and missing. */
+/* name, metric, keys, missing and queued. */
 json_t *sweep_json(const struct table *table);
 
 #endif

@@ -63,7 +63,7 @@ for operand in eva runs/eva runs/eva/; do expect_names "$operand" eva-lr=2.0e-5 
 python3 - <<'END' || fail "the object of a sweep"
 import json
 j = json.load(open("json"))
-assert j["sweep"] == {"name": "eva", "metric": "converged_loss", "keys": ["optim.lr"], "missing": []}, j["sweep"]
+assert j["sweep"] == {"name": "eva", "metric": "converged_loss", "keys": ["optim.lr"], "missing": [], "queued": []}, j["sweep"]
 facts = {f["key"]: f["values"] for f in j["facts"]}
 assert facts["state"][3] == "failed" and j["columns"][0]["reference"], facts["state"]
 assert {k["key"]: k["values"] for k in j["config"]}["optim.lr"][0] == "2.0e-5"
@@ -84,10 +84,12 @@ import csv, json
 j = json.load(open("json"))
 assert [(m["name"], m["job"]) for m in j["sweep"]["missing"]] == [("eva-lr=5.0e-5", "4712_4"), ("eva-lr=6.0e-5", "4712_5")], j["sweep"]
 assert j["sweep"]["missing"][0]["state"] == "PENDING (ReqNodeNotAvail, UnavailableNodes:n1)", j["sweep"]
+assert [(m["name"], m["state"]) for m in j["sweep"]["queued"]] == [("eva-lr=3.0e-5", "PENDING (BeginTime)")], j["sweep"]
 names = ["eva-lr=2.0e-5", "eva-lr=3.0e-5", "eva-lr=1.0e-5", "eva-lr=4.0e-5", "eva-lr=5.0e-5", "eva-lr=6.0e-5"]
 lines = open("text").read().split("\n\n")[0].splitlines()
 assert [l.split()[0] for l in lines[1:]] == names and "optim.lr" in lines[0], lines
 assert len({len(l) for l in lines}) == 1, "columns are not aligned"
+assert "PENDING (BeginTime)" in lines[2] and "PENDING" not in lines[1], lines
 assert "2.0e-5" in lines[1].split()[2:] and "failed" in lines[4] and "PENDING" in lines[5], lines
 table = open("md").read().split("\n\n")[0].splitlines()
 assert [l.split("|")[1].split()[0] for l in table[2:]] == names and "optim.lr" in table[0], table
