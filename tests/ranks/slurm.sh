@@ -143,6 +143,16 @@ for operand in "${array}_1" runs/sweep-lr=2.0e-5; do
     "$MEOPT" attach "$operand" --json >queued.json || fail "attach $operand"
     grep -q "\"id\": \"${array}_1\"" queued.json && grep -q 'sweep-lr=2.0e-5"' queued.json || fail "attach $operand: $(cat queued.json)"
 done
+# shellcheck disable=SC2086
+"$MEOPT" train configs/quickstart_dinov2.yaml $same train.steps=3 optim.lr=1.0e-5 --run-dir runs --name sweep-lr=1.0e-5 >alone.log 2>&1 || fail "a run of the sweep"
+"$MEOPT" compare sweep --json >sweep.json || fail "compare of a sweep"
+python3 - "$array" <<'END' || fail "the runs of a queued sweep: $(grep -A20 '"sweep": {' sweep.json)"
+import json, sys
+s = json.load(open("sweep.json"))["sweep"]
+task = lambda r: (r["name"], r["job"], r["state"])
+assert [task(r) for r in s["missing"]] == [("sweep-lr=2.0e-5", sys.argv[1] + "_1", "PENDING (JobHeldUser)")], s
+assert [task(r) for r in s["queued"]] == [("sweep-lr=1.0e-5", sys.argv[1] + "_0", "PENDING (JobHeldUser)")], s
+END
 refused() { # CODE OPERAND WORD: attach ends with the code, and says the word
     code=0
     "$MEOPT" attach "$2" >out 2>err || code=$?
