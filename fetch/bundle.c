@@ -8,6 +8,7 @@
 #include <archive_entry.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -28,7 +29,7 @@ void bundle_free(struct bundle *b)
     *b = (struct bundle){0};
 }
 
-static int check_cancel(const volatile sig_atomic_t *cancel, struct error *err)
+static int check_cancel(const atomic_int *cancel, struct error *err)
 {
     return cancel && *cancel ? error_set(err, EXIT_SIGNAL + SIGINT, "run the same command again", "stopped")
                              : 0;
@@ -78,7 +79,7 @@ static int write_header(struct archive *a, const char *name, int64_t bytes, cons
 }
 
 static int write_archive(struct archive *a, const struct bundle_entry *e, const char *path,
-                         const volatile sig_atomic_t *cancel, struct error *err)
+                         const atomic_int *cancel, struct error *err)
 {
     struct stat st;
     int fd, code = file_open(e->path, &fd, &st, err);
@@ -107,8 +108,7 @@ static int write_archive(struct archive *a, const struct bundle_entry *e, const 
     return code;
 }
 
-int bundle_write(const char *path, const struct bundle *b, const volatile sig_atomic_t *cancel,
-                 struct error *err)
+int bundle_write(const char *path, const struct bundle *b, const atomic_int *cancel, struct error *err)
 {
     struct file_atomic f;
     int code = file_atomic_begin(&f, path, err);
@@ -232,7 +232,7 @@ int bundle_read(struct bundle *b, const char *path, struct error *err)
 }
 
 static int copy_out(struct archive *a, const char *path, struct file_atomic *f, const char *to,
-                    const struct bundle_entry *e, const volatile sig_atomic_t *cancel, struct error *err)
+                    const struct bundle_entry *e, const atomic_int *cancel, struct error *err)
 {
     char *piece = xmalloc(PIECE_BYTES);
     int code = 0;
@@ -250,8 +250,8 @@ static int copy_out(struct archive *a, const char *path, struct file_atomic *f, 
     return code;
 }
 
-int bundle_extract(const char *path, const struct bundle_entry *e, const char *to,
-                   const volatile sig_atomic_t *cancel, struct error *err)
+int bundle_extract(const char *path, const struct bundle_entry *e, const char *to, const atomic_int *cancel,
+                   struct error *err)
 {
     int fd = -1, status = ARCHIVE_OK;
     struct file_atomic f;

@@ -6,7 +6,7 @@
 
 #include "core/base/error.h"
 
-#include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -23,14 +23,13 @@ struct bundle {
 void bundle_free(struct bundle *bundle);
 
 /* Writes the bundle atomically. *cancel ends it with 128+SIGINT. */
-int bundle_write(const char *path, const struct bundle *bundle, const volatile sig_atomic_t *cancel,
-                 struct error *err);
+int bundle_write(const char *path, const struct bundle *bundle, const atomic_int *cancel, struct error *err);
 /* Returns whether the first entry of the file is the list of a bundle. */
 bool bundle_is(const char *path);
 /* Reads the list. Checks its form only (EXIT_INTEGRITY); the contents are untrusted. */
 int bundle_read(struct bundle *bundle, const char *path, struct error *err);
 /* Extracts one archive to a file, atomically. The caller checks its checksum. */
 int bundle_extract(const char *path, const struct bundle_entry *entry, const char *to,
-                   const volatile sig_atomic_t *cancel, struct error *err);
+                   const atomic_int *cancel, struct error *err);
 
 #endif

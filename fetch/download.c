@@ -4,7 +4,6 @@
 #include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/retry.h"
-#include "core/base/platform.h"
 #include "fetch/http.h"
 #include "fetch/sources.h"
 
@@ -12,23 +11,20 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/falloc.h>
-#include <openssl/evp.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
     TRIES = 8,
-    TRIES_UNREACHED = 4, /* if no server has ever answered: a machine without a network */
-    RETRY_AFTER_MAX = 600,
+    TRIES_UNREACHED = 4,      /* if no server has ever answered: a machine without a network */
     PROGRESS_BYTES = 64 << 10 /* bytes that reset the count of tries; single bytes do not */
 };
 static const int64_t segment_least = 64ll << 20;
 
-/* Result of comparing a response with its request, or of writing it. All but OUTCOME_OK end the transfer.
- * */
+/* Result of comparing a response with its request, or of writing it. All but OUTCOME_OK end it. */
 enum outcome {
     OUTCOME_OK,
     OUTCOME_WHOLE_FILE,
@@ -68,29 +64,16 @@ struct run {
     char reason[400];
     int64_t received, uncommitted;
     double committed_at;
+    struct connections own, *shared; /* own: without other transfers */
+    int held;                        /* connections of this transfer */
     struct error *err;
     struct error disk;
 };
 
-static double random_unit(void)
-{
-    uint32_t r = 0;
-    if (random_bytes(&r, sizeof r) != 0) return 0.5;
-    return r / 4294967296.0;
-}
-
-static void hash_url(const char *url, char out[65])
-{
-    unsigned char digest[32];
-    unsigned n = 0;
-    EVP_Digest(url, strlen(url), digest, &n, EVP_sha256(), NULL);
-    for (int i = 0; i < 32; i++) snprintf(out + 2 * i, 3, "%02x", digest[i]);
-}
-
 /* Hash of what a part belongs to: the content's identity, or the current URL. */
 static void hash_remote(const struct run *r, int url, char out[65])
 {
-    hash_url(r->t->identity ? r->t->identity : r->t->urls[url], out);
+    partial_hash_url(r->t->identity ? r->t->identity : r->t->urls[url], out);
 }
 
 static void notice(const struct run *r, const char *text)
@@ -186,20 +169,14 @@ static void request(struct connection *s, int segment)
     s->outcome = OUTCOME_OK;
     s->headers = (struct http_headers){.length = -1, .start = -1, .end = -1, .total = -1, .retry_after = -1};
     s->message[0] = 0;
-    curl_easy_setopt(c, CURLOPT_URL, url);
+    http_prepare(c, url);
     curl_easy_setopt(c, CURLOPT_PRIVATE, s);
     curl_easy_setopt(c, CURLOPT_ERRORBUFFER, s->message);
-    curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(c, CURLOPT_FAILONERROR, 1L);
     curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, protocols);
     curl_easy_setopt(c, CURLOPT_REDIR_PROTOCOLS_STR, strncmp(url, "https:", 6) == 0 ? "https" : protocols);
     curl_easy_setopt(c, CURLOPT_FOLLOWLOCATION, r->t->authorization ? 0L : 1L);
     curl_easy_setopt(c, CURLOPT_MAXREDIRS, 5L);
-    curl_easy_setopt(c, CURLOPT_SSL_VERIFYPEER, 1L);
-    curl_easy_setopt(c, CURLOPT_SSL_VERIFYHOST, 2L);
-    curl_easy_setopt(c, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
-    curl_easy_setopt(c, CURLOPT_USERAGENT, "meopt");
-    curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT, 20L);
     const char *stall = getenv("MEOPT_FETCH_STALL_SECONDS"); /* for tests; default 30 s */
     curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 1024L);
     curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, stall && atol(stall) > 0 ? atol(stall) : 30L);
@@ -209,13 +186,8 @@ static void request(struct connection *s, int segment)
     curl_easy_setopt(c, CURLOPT_HEADERDATA, s);
     curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, on_data);
     curl_easy_setopt(c, CURLOPT_WRITEDATA, s);
-    const char *bundle = getenv("CURL_CA_BUNDLE"), *file = getenv("SSL_CERT_FILE"),
-               *directory = getenv("SSL_CERT_DIR"); /* as in curl(1) */
-    if (bundle && *bundle) curl_easy_setopt(c, CURLOPT_CAINFO, bundle);
-    else if (file && *file) curl_easy_setopt(c, CURLOPT_CAINFO, file);
-    if (directory && *directory) curl_easy_setopt(c, CURLOPT_CAPATH, directory);
     char range[64], *if_range = NULL;
-    if (r->t->authorization) s->list = http_lines(r->t->authorization);
+    if (r->t->authorization) s->list = http_authorize(c, url, r->t->authorization);
     if (segment < 0) {
         curl_easy_setopt(c, CURLOPT_RANGE, "0-0");
     } else {
@@ -237,8 +209,6 @@ static void request(struct connection *s, int segment)
     curl_multi_add_handle(r->multi, c);
 }
 
-/* ---- segments ---- */
-
 static int next_segment(const struct run *r)
 {
     const struct partial_state *state = &r->part->state;
@@ -252,11 +222,27 @@ static int next_segment(const struct run *r)
     return -1;
 }
 
-static bool any_busy(const struct run *r)
+static int count_busy(const struct run *r)
 {
-    for (int i = 0; i < r->connection_count; i++)
-        if (r->connections[i].busy) return true;
-    return false;
+    int busy = 0;
+    for (int i = 0; i < r->connection_count; i++) busy += r->connections[i].busy;
+    return busy;
+}
+
+/* Returns whether one more request may begin. */
+static bool take_connection(struct run *r)
+{
+    if (count_busy(r) < r->held) return true;
+    if (!connections_take(r->shared)) return false;
+    r->held++;
+    return true;
+}
+
+static void return_idle(struct run *r)
+{
+    int busy = count_busy(r), idle = r->held - (busy ? busy : 1);
+    if (idle > 0) connections_return(r->shared, idle);
+    r->held -= idle;
 }
 
 static void cancel_requests(struct run *r)
@@ -268,14 +254,18 @@ static void cancel_requests(struct run *r)
         }
 }
 
-/* Splits the file into segments, one per connection, of at least segment_least bytes. */
+/* Number of segments of a file, of at least segment_least bytes. total -1: unknown, as many as possible. */
+static int segments_of(const struct run *r, int64_t total)
+{
+    int n = r->t->connections < PARTIAL_SEGMENTS ? r->t->connections : PARTIAL_SEGMENTS;
+    while (n > 1 && total >= 0 && total / n < segment_least) n--;
+    return n < 1 ? 1 : n;
+}
+
 static void split_segments(struct run *r)
 {
     struct partial_state *state = &r->part->state;
-    int n = r->no_ranges || state->total < 0 ? 1 : r->t->connections;
-    if (n > PARTIAL_SEGMENTS) n = PARTIAL_SEGMENTS;
-    while (n > 1 && state->total / n < segment_least) n--;
-    if (n < 1) n = 1;
+    int n = r->no_ranges || state->total < 0 ? 1 : segments_of(r, state->total);
     int64_t each = state->total >= 0 ? state->total / n : 0;
     for (int i = 0; i < n; i++)
         state->segments[i] = (struct partial_segment){
@@ -332,16 +322,26 @@ static void pause_for(struct run *r, const struct connection *s, const char *wha
     const char *scale = getenv("MEOPT_FETCH_PAUSE_SCALE"); /* for tests */
     r->tries++;
     r->progress_bytes = 0;
-    double wait = http_backoff(r->tries, random_unit()) * (scale ? atof(scale) : 1);
-    if (s && (s->headers.status == 429 || s->headers.status == 503)) {
+    double wait = http_backoff(r->tries, http_random()) * (scale ? atof(scale) : 1);
+    if (s->headers.status == 429 || s->headers.status == 503) {
         int64_t after = s->headers.retry_after;
         curl_off_t date = 0;
         if (after < 0 && curl_easy_getinfo(s->easy, CURLINFO_RETRY_AFTER, &date) == CURLE_OK && date > 0)
             after = date;
-        if (after >= 0) wait = (double)(after < RETRY_AFTER_MAX ? after : RETRY_AFTER_MAX);
+        if (after >= 0) wait = (double)(after < HTTP_PAUSE_MOST ? after : HTTP_PAUSE_MOST);
     }
     snprintf(r->reason, sizeof r->reason, "%s", what);
     r->wake = clock_seconds() + wait;
+    if (s->headers.status == 429) connections_pause(r->shared, r->wake); /* for all connections */
+}
+
+/* Begins no request while another transfer's server asks for a pause. */
+static void join_pause(struct run *r)
+{
+    double resume = connections_resume(r->shared);
+    if (resume <= r->wake || resume <= clock_seconds()) return;
+    r->wake = resume + http_random(); /* not all at once */
+    snprintf(r->reason, sizeof r->reason, "%s", _("too many requests"));
 }
 
 /* Switches to the next mirror; fails after the last one. */
@@ -395,16 +395,7 @@ static int handle_failure(struct run *r, struct connection *s, int rc)
     if (again)
         return next_mirror(r, EXIT_NETWORK,
                            unreached ? offline_hint : N_("run the same command again later to resume"), what);
-    const char *hint = status == 401 || status == 403 ? _("the server requires authorization")
-                       : status == 404 || status == 410
-                           ? _("the file was removed; use a new address (--from URL)")
-                       : rc == CURLE_PEER_FAILED_VERIFICATION || rc == CURLE_SSL_CACERT_BADFILE
-                           ? _("with a TLS-inspecting proxy, set its CA in CURL_CA_BUNDLE; otherwise do not "
-                               "trust this connection")
-                       : rc == CURLE_UNSUPPORTED_PROTOCOL || rc == CURLE_TOO_MANY_REDIRECTS
-                           ? _("meopt does not follow this redirect")
-                           : _("run the same command again to resume");
-    return next_mirror(r, EXIT_NETWORK, hint, what);
+    return next_mirror(r, EXIT_NETWORK, http_hint(status, rc), what);
 }
 
 /* Handles the end of a request; rc: its CURLcode. */
@@ -484,7 +475,7 @@ static void report_progress(const struct run *r)
                                   r->part->state.total,
                                   r->received,
                                   r->tries + 1,
-                                  left > 0 && !any_busy(r) ? left : 0,
+                                  left > 0 && !count_busy(r) ? left : 0,
                                   r->reason};
     r->t->progress(r->t->context, &p);
 }
@@ -495,6 +486,26 @@ static bool complete(const struct run *r)
     return state->segment_count > 0 && state->total >= 0 && partial_bytes(state) == state->total;
 }
 
+/* Begins a request for each segment that has none. The first one of a file asks for its size and validator;
+ * a small file that is named by its checksum needs neither. */
+static int begin_requests(struct run *r)
+{
+    const struct transfer *t = r->t;
+    bool known = t->identity && t->size >= 0 && r->restarts == 0 && segments_of(r, t->size) == 1;
+    int code = r->part->state.segment_count == 0 && known ? set_total(r, t->size, "") : 0, segment;
+    for (int i = 0; i < r->connection_count && !code; i++) {
+        struct connection *s = &r->connections[i];
+        if (s->busy) continue;
+        if (r->part->state.segment_count == 0) {
+            if (!count_busy(r)) request(s, -1);
+            break;
+        }
+        if ((segment = next_segment(r)) < 0 || !take_connection(r)) break;
+        request(s, segment);
+    }
+    return code;
+}
+
 static int run_loop(struct run *r)
 {
     int code = 0;
@@ -502,19 +513,9 @@ static int run_loop(struct run *r)
     while (!code && !complete(r)) {
         if (cancelled(r))
             return error_set(r->err, EXIT_SIGNAL + SIGINT, "run the same command again to resume", "stopped");
-        if (clock_seconds() >= r->wake) {
-            for (int i = 0; i < r->connection_count; i++) {
-                struct connection *s = &r->connections[i];
-                if (s->busy) continue;
-                if (r->part->state.segment_count == 0) {
-                    if (!any_busy(r)) request(s, -1);
-                    break;
-                }
-                int segment = next_segment(r);
-                if (segment < 0) break;
-                request(s, segment);
-            }
-        }
+        join_pause(r);
+        if (clock_seconds() >= r->wake) code = begin_requests(r);
+        return_idle(r);
         int running = 0, left = 0;
         curl_multi_perform(r->multi, &running);
         for (CURLMsg *m; !code && (m = curl_multi_info_read(r->multi, &left));) {
@@ -549,9 +550,10 @@ int transfer_run(const struct transfer *t, struct partial *part, int *used, stru
         return error_set(err, EXIT_FAILED, NULL, "cannot initialize libcurl");
     curl_multi_setopt(r.multi, CURLMOPT_PIPELINING,
                       (long)CURLPIPE_NOTHING); /* each segment has its own connection */
-    r.connection_count = t->connections < 1                  ? 1
-                         : t->connections > PARTIAL_SEGMENTS ? PARTIAL_SEGMENTS
-                                                             : t->connections;
+    r.connection_count = segments_of(&r, t->size);
+    r.shared = t->shared ? t->shared : &r.own;
+    r.held = 1;
+    atomic_init(&r.own.spare, r.connection_count - 1);
     for (int i = 0; i < r.connection_count; i++) {
         r.connections[i].run = &r;
         if (!(r.connections[i].easy = curl_easy_init()))
@@ -577,6 +579,7 @@ int transfer_run(const struct transfer *t, struct partial *part, int *used, stru
     }
     if (!code) code = run_loop(&r);
     cancel_requests(&r);
+    return_idle(&r);
     for (int i = 0; i < r.connection_count; i++) {
         curl_easy_cleanup(r.connections[i].easy);
         curl_slist_free_all(r.connections[i].list);

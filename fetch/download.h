@@ -12,9 +12,10 @@
 #ifndef MEOPT_FETCH_DOWNLOAD_H
 #define MEOPT_FETCH_DOWNLOAD_H
 
+#include "fetch/connections.h"
 #include "fetch/partial.h"
 
-#include <signal.h>
+#include <stdatomic.h>
 
 struct transfer_progress {
     int64_t bytes, total; /* in the part; total -1 unknown */
@@ -32,10 +33,12 @@ struct transfer {
     bool allow_plain; /* allow http:// */
     /* header lines with a secret, with which no redirect is followed; NULL: none */
     const char *authorization;
-    const char *identity; /* names the content if its URL differs between runs; NULL: the URL does */
-    int connections;
-    int64_t commit_bytes;                /* sync at least this often; 0: 64 MiB */
-    const volatile sig_atomic_t *cancel; /* may be NULL */
+    /* checksum that names the content if its URL differs between runs; NULL: the URL names it */
+    const char *identity;
+    int connections;            /* most of them: one range of a file each */
+    struct connections *shared; /* with other transfers; NULL: all connections are its own */
+    int64_t commit_bytes;       /* sync at least this often; 0: 64 MiB */
+    const atomic_int *cancel;   /* may be NULL */
     void *context;
     int (*sized)(void *context, int64_t total,
                  struct error *err); /* called before the first byte; checks free space. total -1: unknown */

@@ -12,6 +12,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,8 +24,6 @@
 
 const char *const fetch_phase_names[] = {"waiting", "download", "unpack", "verify", "publish"};
 const char *const fetch_state_names[] = {N_("missing"), N_("partial"), N_("there"), N_("foreign")};
-
-static const char private_directory[] = ".meopt-fetch";
 
 struct job {
     const struct source *source;
@@ -438,7 +437,7 @@ static void remove_leftovers(struct job *j)
     struct stat st;
     struct error why;
     bool here;
-    char *directory = path_join(j->o->dest, private_directory);
+    char *directory = path_join(j->o->dest, PARTIAL_DIRECTORY);
     int code = EXIT_LOCKED;
     if (lstat(directory, &st) == 0) code = partial_claim(&j->part, directory, j->source->name, &here, &why);
     if (code && code != EXIT_LOCKED) notice(j, why.what);
@@ -485,7 +484,7 @@ int fetch_archive(const struct source *source, const struct fetch_options *optio
     if (!code) code = check_destination(&j, &done);
     if (done) remove_leftovers(&j);
     if (code || done) return code;
-    j.directory = path_join(options->dest, private_directory);
+    j.directory = path_join(options->dest, PARTIAL_DIRECTORY);
     code = wait_for_claim(&j);
     if (!code) {
         j.staging = partial_staging(&j.part);
@@ -542,7 +541,7 @@ enum fetch_state fetch_check(const struct source *source, const char *dest, int6
     struct published what;
     struct stat st;
     char *tree = path_join(dest, source->top ? source->top : source->name),
-         *directory = path_join(dest, private_directory);
+         *directory = path_join(dest, PARTIAL_DIRECTORY);
     enum fetch_state state = FETCH_MISSING;
     partial_status(directory, source->name, bytes, total);
     if (published_read(tree, &what) &&

@@ -5,7 +5,7 @@
 
 #include "fetch/sources.h"
 
-#include <signal.h>
+#include <stdatomic.h>
 
 enum fetch_phase { FETCH_WAITING, FETCH_DOWNLOAD, FETCH_UNPACK, FETCH_VERIFY, FETCH_PUBLISH };
 extern const char *const fetch_phase_names[];
@@ -18,6 +18,12 @@ struct fetch_progress {
     double retry_in; /* seconds of pause left; `reason` says why */
     const char *reason;
     int64_t files, unpacked_bytes, unpack_bytes; /* written so far; archive bytes read for them */
+    struct {                                     /* of a repository; NULL: an archive */
+        const char *name;                        /* of the file that is reported */
+        int64_t bytes, total;
+        int count;  /* of the files; `files` of them are complete */
+        bool again; /* the first report of a retry */
+    } file;
 };
 
 struct fetch_options {
@@ -29,7 +35,7 @@ struct fetch_options {
     bool keep;     /* keep the archive next to the tree */
     bool repair;   /* compare the files of an existing tree by content, not only by size */
     int64_t limit; /* most unpacked bytes; 0: the source's unpacked_size, or free space */
-    const volatile sig_atomic_t *cancel;
+    const atomic_int *cancel;
     void *context;
     void (*progress)(void *context, const struct fetch_progress *p); /* at most every 0.1 s */
     void (*notice)(void *context, const char *text);

@@ -3,6 +3,7 @@
 #include "fetch/http.h"
 
 #include "core/base/file.h"
+#include "core/base/platform.h"
 
 #include <ctype.h>
 #include <curl/curl.h>
@@ -10,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 
 /* Parses digits at *p up to `end`. Returns false without a digit or with more than 18. */
 static bool number(const char **p, const char *end, int64_t *out)
@@ -77,6 +79,10 @@ void http_header(struct http_headers *h, const char *line, size_t bytes)
         const char *p = value;
         int64_t v;
         h->retry_after = number(&p, end, &v) && p == end ? v : -1;
+    } else if (IS("ratelimit") && h->status == 429 && h->retry_after < 0) { /* "api";r=0;t=SECONDS */
+        const char *p = memmem(value, value_bytes, ";t=", 3);
+        int64_t v;
+        if (p && (p += 3, number(&p, end, &v))) h->retry_after = v;
     } else if (IS("etag")) {
         if (value_bytes < sizeof h->etag) snprintf(h->etag, sizeof h->etag, "%.*s", (int)value_bytes, value);
     } else if (IS("last-modified")) {
@@ -132,6 +138,26 @@ bool http_curl_unreached(int code)
            code == CURLE_COULDNT_CONNECT;
 }
 
+const char *http_hint(int status, int code)
+{
+    switch (status) {
+    case 401:
+    case 403: return _("the server requires authorization");
+    case 404:
+    case 410: return _("the file was removed; use a new address (--from URL)");
+    default: break;
+    }
+    switch (code) {
+    case CURLE_PEER_FAILED_VERIFICATION:
+    case CURLE_SSL_CACERT_BADFILE:
+        return _("with a TLS-inspecting proxy, set its CA in CURL_CA_BUNDLE; otherwise do not trust this "
+                 "connection");
+    case CURLE_UNSUPPORTED_PROTOCOL:
+    case CURLE_TOO_MANY_REDIRECTS: return _("meopt does not follow this redirect");
+    default: return _("run the same command again to resume");
+    }
+}
+
 double http_backoff(int number, double u)
 {
     double most = 1;
@@ -139,9 +165,37 @@ double http_backoff(int number, double u)
     return u * (most < 60 ? most : 60);
 }
 
-struct curl_slist *http_lines(const char *lines)
+double http_random(void)
+{
+    uint32_t r = 0;
+    if (random_bytes(&r, sizeof r) != 0) return 0.5;
+    return r / 4294967296.0;
+}
+
+void http_prepare(void *easy, const char *url)
+{
+    /* curl(1) and, since repositories of hubs are fetched, Python's requests */
+    static const char *const variables[] = {"CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"};
+    const char *bundle = NULL, *directory = getenv("SSL_CERT_DIR");
+    struct stat st;
+    curl_easy_setopt(easy, CURLOPT_URL, url);
+    curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(easy, CURLOPT_SSL_VERIFYPEER, 1L);
+    curl_easy_setopt(easy, CURLOPT_SSL_VERIFYHOST, 2L);
+    curl_easy_setopt(easy, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
+    curl_easy_setopt(easy, CURLOPT_USERAGENT, "meopt");
+    curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT, 20L);
+    for (size_t i = 0; i < sizeof variables / sizeof variables[0] && !(bundle && *bundle); i++)
+        bundle = getenv(variables[i]);
+    if (bundle && *bundle && stat(bundle, &st) == 0 && S_ISDIR(st.st_mode)) directory = bundle, bundle = NULL;
+    if (bundle && *bundle) curl_easy_setopt(easy, CURLOPT_CAINFO, bundle);
+    if (directory && *directory) curl_easy_setopt(easy, CURLOPT_CAPATH, directory);
+}
+
+struct curl_slist *http_authorize(void *easy, const char *url, const char *lines)
 {
     struct curl_slist *list = NULL;
+    if (strncasecmp(url, "http://", 7) == 0) curl_easy_setopt(easy, CURLOPT_PROXY, "");
     for (const char *p = lines; *p;) {
         size_t n = strcspn(p, "\n");
         char *line = xasprintf("%.*s", (int)n, p);

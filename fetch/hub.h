@@ -17,8 +17,9 @@
 #define MEOPT_FETCH_HUB_H
 
 #include "core/config/hub_name.h"
+#include "fetch/download.h"
 
-#include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -50,12 +51,15 @@ struct hub {
     enum hub_kind kind;
     char *endpoint, *cache;
     char *authorization; /* header lines with the token, for the endpoint's origin alone; NULL: none */
-    const volatile sig_atomic_t *cancel;
-    bool offline; /* HF_HUB_OFFLINE: no requests */
+    const atomic_int *cancel;
+    bool offline;               /* HF_HUB_OFFLINE: no requests */
+    struct connections *shared; /* with other downloads of the command; NULL: there are none */
+    void *context;
+    void (*notice)(void *context, const char *text); /* a message for the user; may be NULL */
 };
-/* Reads HF_ENDPOINT, HF_TOKEN, HF_TOKEN_PATH, HF_HOME, HF_HUB_CACHE and HF_HUB_OFFLINE, or
- * MODELSCOPE_ENDPOINT, MODELSCOPE_API_TOKEN and MODELSCOPE_CACHE. */
-int hub_open(struct hub *hub, enum hub_kind kind, const volatile sig_atomic_t *cancel, struct error *err);
+/* Reads HF_ENDPOINT, HF_TOKEN, HF_TOKEN_PATH, HF_HOME, HF_HUB_CACHE and HF_HUB_OFFLINE (and the older names
+ * of token and cache), or MODELSCOPE_ENDPOINT, MODELSCOPE_API_TOKEN and MODELSCOPE_CACHE. */
+int hub_open(struct hub *hub, enum hub_kind kind, const atomic_int *cancel, struct error *err);
 void hub_close(struct hub *hub);
 
 /* Returns whether both URLs have the same scheme, host and port. */
@@ -71,20 +75,51 @@ int hub_list(const struct hub *hub, const struct hub_name *name, char commit[HUB
 int hub_locate(const struct hub *hub, const struct hub_name *name, const char *commit, const char *path,
                char **url, bool *authorized, struct error *err);
 
-struct hub_progress {
-    void *context; /* of the functions of struct transfer */
-    void (*progress)(void *context, int64_t bytes, int64_t total, int tries, double retry_in,
-                     const char *reason);
-    void (*notice)(void *context, const char *text);
-};
 /* Path of a file's bytes in the cache, malloc'ed. */
 char *hub_file_path(const struct hub *hub, const struct hub_name *name, const char *commit,
                     const struct hub_file *file);
-/* Brings one file into the cache, resumed and verified, and links it in the snapshot. *received: over the
+/* Bytes that the file still needs on the disk. */
+int64_t hub_file_missing(const struct hub *hub, const struct hub_name *name, const char *commit,
+                         const struct hub_file *file);
+/* One file of hub_fetch_file. */
+struct hub_download {
+    const struct hub *hub;
+    const struct hub_name *name;
+    const char *commit;
+    const struct hub_file *file;
+    int connections; /* most of them */
+    void *context;
+    void (*progress)(void *context, const struct transfer_progress *p);
+    void (*notice)(void *context, const char *text);
+};
+/* Brings one file into the cache, resumed and verified, and links it in the snapshot. Not for two files with
+ * the same id at the same time. */
+int hub_fetch_file(struct hub_download *d, struct error *err);
+
+struct hub_state {
+    const struct hub_file *file; /* that is reported */
+    int64_t file_bytes;
+    int64_t bytes, received; /* of all files: in the cache; of these, over the network by this call */
+    int done;                /* complete files */
+    int tries;               /* of the file; `again`: this is the first report about it */
+    bool again;
+    double retry_in; /* seconds until it; 0: not pausing */
+    const char *reason;
+};
+/* Functions that one thread at a time calls. */
+struct hub_progress {
+    void *context;
+    void (*progress)(void *context, const struct hub_state *s);
+    void (*notice)(void *context, const struct hub_file *file, const char *text);
+    void (*ended)(void *context, const struct hub_file *file, int code, const struct error *err);
+};
+enum { HUB_CONNECTIONS = 8 };
+/* Brings files into the cache, several at a time, with at most `connections` requests at a time (up to
+ * HUB_CONNECTIONS). The first error ends all downloads, which keep their bytes. *received: over the
  * network. */
-int hub_fetch_file(const struct hub *hub, const struct hub_name *name, const char *commit,
-                   const struct hub_file *file, int connections, const struct hub_progress *progress,
-                   int64_t *received, struct error *err);
+int hub_fetch_files(const struct hub *hub, const struct hub_name *name, const char *commit,
+                    const struct hub_files *files, int connections, const struct hub_progress *progress,
+                    int64_t *received, struct error *err);
 /* Records the revision's commit. Call it when all files are there. */
 int hub_finish(const struct hub *hub, const struct hub_name *name, const char *commit, struct error *err);
 

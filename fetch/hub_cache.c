@@ -3,11 +3,11 @@
 
 #include "core/base/file.h"
 #include "core/base/retry.h"
-#include "fetch/download.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <openssl/evp.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +26,8 @@ static const char *environment(const char *name)
 static char *read_token(enum hub_kind kind)
 {
     const char *given = environment(hub_rows[kind].token);
+    if (!given && kind == HUB_HUGGING_FACE)
+        given = environment("HUGGING_FACE_HUB_TOKEN"); /* its older name */
     char *text = given ? xstrdup(given) : NULL;
     if (!text && kind == HUB_HUGGING_FACE) {
         size_t bytes = 0;
@@ -64,7 +66,7 @@ static char *endpoint_of(enum hub_kind kind)
     return endpoint;
 }
 
-int hub_open(struct hub *hub, enum hub_kind kind, const volatile sig_atomic_t *cancel, struct error *err)
+int hub_open(struct hub *hub, enum hub_kind kind, const atomic_int *cancel, struct error *err)
 {
     const struct hub_row *row = &hub_rows[kind];
     const char *offline = kind == HUB_HUGGING_FACE ? environment("HF_HUB_OFFLINE") : NULL;
@@ -98,8 +100,10 @@ void hub_close(struct hub *hub)
     *hub = (struct hub){0};
 }
 
+static bool cancelled(const struct hub *hub) { return hub->cancel && *hub->cancel; }
+
 /* Compares the bytes with the file's checksum: sha256, or git's sha1 of "blob SIZE\0" and the bytes. */
-static int verify(int fd, const struct hub_file *file, struct error *err)
+static int verify(int fd, const struct hub *hub, const struct hub_file *file, struct error *err)
 {
     EVP_MD_CTX *md = EVP_MD_CTX_new();
     unsigned char *buffer = xmalloc(1 << 20), digest[EVP_MAX_MD_SIZE];
@@ -109,9 +113,12 @@ static int verify(int fd, const struct hub_file *file, struct error *err)
     bool ok = md && EVP_DigestInit_ex(md, file->lfs ? EVP_sha256() : EVP_sha1(), NULL) == 1;
     int code = 0, length = snprintf(head, sizeof head, "blob %lld", (long long)file->size) + 1;
     if (ok && !file->lfs) ok = EVP_DigestUpdate(md, head, (size_t)length) == 1;
-    for (int64_t at = 0; ok && (got = retry_read(fd, buffer, 1 << 20, at)) > 0; at += got)
+    for (int64_t at = 0; ok && !cancelled(hub) && (got = retry_read(fd, buffer, 1 << 20, at)) > 0; at += got)
         ok = EVP_DigestUpdate(md, buffer, (size_t)got) == 1;
-    if (got < 0) code = error_errno(err, EXIT_FAILED, "check the disk", "cannot read %s back", file->path);
+    if (cancelled(hub))
+        code = error_set(err, EXIT_SIGNAL + SIGINT, "run the same command again to resume", "stopped");
+    else if (got < 0)
+        code = error_errno(err, EXIT_FAILED, "check the disk", "cannot read %s back", file->path);
     else if (!ok || EVP_DigestFinal_ex(md, digest, &n) != 1)
         code = error_set(err, EXIT_FAILED, NULL, "cannot compute the checksum of %s", file->path);
     for (unsigned i = 0; i < n; i++) snprintf(text + 2 * i, 3, "%02x", digest[i]);
@@ -133,13 +140,44 @@ static bool is_there(const struct hub *hub, const struct hub_file *file, const c
     if (lstat(path, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size != file->size) return false;
     if (hub->kind == HUB_HUGGING_FACE) return true;
     if (file_open(path, &fd, NULL, &ignored) != 0) return false;
-    bool same = verify(fd, file, &ignored) == 0;
+    bool same = verify(fd, hub, file, &ignored) == 0;
     close(fd);
     return same;
 }
 
+/* Whether the snapshot has the file itself, as huggingface_hub keeps it without symbolic links. */
+static bool is_in_snapshot(const struct hub_download *d, const char *directory)
+{
+    struct stat st;
+    struct error ignored = {0};
+    int fd = -1;
+    if (d->hub->kind != HUB_HUGGING_FACE) return false;
+    char *name = xasprintf("snapshots/%s/%s", d->commit, d->file->path);
+    bool same = file_open_below(directory, name, O_RDONLY, &fd, &st, &ignored) == 0 &&
+                st.st_size == d->file->size && verify(fd, d->hub, d->file, &ignored) == 0;
+    if (fd >= 0) close(fd);
+    free(name);
+    return same;
+}
+
+/* Makes or replaces the link `name`. A file system without links gets the blob itself. */
+static int make_link(const char *target, const char *blob, int at, const char *name)
+{
+    char temporary[40];
+    snprintf(temporary, sizeof temporary, ".meopt-link-%d", (int)gettid());
+    const char *const names[] = {name, temporary};
+    unlinkat(at, temporary, 0);
+    for (int i = 0; i < 2; i++) {
+        if (symlinkat(target, at, names[i]) == 0) return i == 0 ? 0 : file_rename_at(at, temporary, name);
+        if (errno == EPERM || errno == EOPNOTSUPP || errno == ENOSYS)
+            return renameat(AT_FDCWD, blob, at, name);
+        if (errno != EEXIST) break;
+    }
+    return -1;
+}
+
 /* Links snapshots/COMMIT/PATH to the blob. Links in the snapshot's directories are not followed. */
-static int link_blob(const char *directory, const char *commit, const struct hub_file *file,
+static int link_blob(const char *directory, const char *blob, const char *commit, const struct hub_file *file,
                      struct error *err)
 {
     char *name = xasprintf("snapshots/%s/%s", commit, file->path), *up = xstrdup("../..");
@@ -156,16 +194,8 @@ static int link_blob(const char *directory, const char *commit, const struct hub
     if (!code) {
         ssize_t n = readlinkat(place.at, place.name, old, sizeof old - 1);
         old[n > 0 ? n : 0] = 0;
-        char *temporary = xasprintf(".meopt-link-%d", (int)getpid());
-        if (strcmp(old, target) != 0) {
-            unlinkat(place.at, temporary, 0);
-            if (symlinkat(target, place.at, temporary) != 0 ||
-                file_rename_at(place.at, temporary, place.name) != 0) {
-                code = error_errno(err, EXIT_FAILED, NULL, "cannot make the link %s", name);
-                unlinkat(place.at, temporary, 0);
-            }
-        }
-        free(temporary);
+        if (strcmp(old, target) != 0 && make_link(target, blob, place.at, place.name) != 0)
+            code = error_errno(err, EXIT_FAILED, NULL, "cannot make the link %s", name);
     }
     file_place_close(&place);
     free(parent);
@@ -174,11 +204,6 @@ static int link_blob(const char *directory, const char *commit, const struct hub
     free(name);
     return code;
 }
-
-struct pass {
-    const struct hub_progress *progress;
-    int64_t received;
-};
 
 static int on_sized(void *context, int64_t total, struct error *err)
 {
@@ -194,8 +219,8 @@ static int on_arrived(void *context, int64_t contiguous, struct error *err)
 
 static void on_notice(void *context, const char *text)
 {
-    const struct pass *p = context;
-    if (p->progress->notice) p->progress->notice(p->progress->context, text);
+    const struct hub_download *d = context;
+    d->notice(d->context, text);
 }
 
 static int on_restarted(void *context, const char *why, struct error *err)
@@ -207,27 +232,24 @@ static int on_restarted(void *context, const char *why, struct error *err)
     return 0;
 }
 
-static void on_progress(void *context, const struct transfer_progress *t)
+static void on_progress(void *context, const struct transfer_progress *p)
 {
-    struct pass *p = context;
-    p->received = t->received;
-    if (p->progress->progress)
-        p->progress->progress(p->progress->context, t->bytes, t->total, t->tries, t->retry_in, t->reason);
+    const struct hub_download *d = context;
+    d->progress(d->context, p);
 }
 
 static void pause_short(void) { nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL); }
 
 /* Becomes the owner of the partial file. Waits for another process of this host. */
-static int claim(struct partial *part, const struct hub *hub, const struct hub_file *file,
-                 const char *directory, struct pass *pass, struct error *err)
+static int claim(struct partial *part, struct hub_download *d, const char *directory, struct error *err)
 {
-    char *private = path_join(directory, ".meopt-fetch");
+    char *private = path_join(directory, PARTIAL_DIRECTORY);
     int code = 0;
     for (bool reported = false;; reported = true) {
         bool here = false;
-        code = partial_claim(part, private, file->id, &here, err);
-        if (code != EXIT_LOCKED || !here || (hub->cancel && *hub->cancel)) break;
-        if (!reported) on_notice(pass, _("waiting for another process that is fetching this file"));
+        code = partial_claim(part, private, d->file->id, &here, err);
+        if (code != EXIT_LOCKED || !here || cancelled(d->hub)) break;
+        if (!reported) on_notice(d, _("waiting for another process that is fetching this file"));
         pause_short();
     }
     free(private);
@@ -235,34 +257,34 @@ static int claim(struct partial *part, const struct hub *hub, const struct hub_f
 }
 
 /* Downloads a file to `blob`. A wrong one leaves nothing. */
-static int download(const struct hub *hub, const struct hub_name *name, const char *commit,
-                    const struct hub_file *file, int connections, struct pass *pass, const char *directory,
-                    const char *blob, struct error *err)
+static int download(struct hub_download *d, const char *directory, const char *blob, struct error *err)
 {
+    const struct hub *hub = d->hub;
     struct partial part;
     char *url = NULL;
     bool authorized = false;
-    int used = 0, code = claim(&part, hub, file, directory, pass, err);
+    int used = 0, code = claim(&part, d, directory, err);
     if (code) return code;
-    if (is_there(hub, file, blob)) return partial_release(&part, false, err); /* by another process */
-    code = hub_locate(hub, name, commit, file->path, &url, &authorized, err);
+    if (is_there(hub, d->file, blob)) return partial_release(&part, false, err); /* by another process */
+    code = hub_locate(hub, d->name, d->commit, d->file->path, &url, &authorized, err);
     struct transfer t = {.urls = &url,
                          .url_count = 1,
-                         .size = file->size,
+                         .size = d->file->size,
                          .pinned = true,
                          .allow_plain = !code && strncasecmp(url, "http://", 7) == 0,
                          .authorization = authorized ? hub->authorization : NULL,
-                         .identity = file->id,
-                         .connections = connections,
+                         .identity = d->file->id,
+                         .connections = d->connections,
+                         .shared = hub->shared,
                          .cancel = hub->cancel,
-                         .context = pass,
+                         .context = d,
                          .sized = on_sized,
                          .arrived = on_arrived,
                          .restarted = on_restarted,
                          .progress = on_progress,
                          .notice = on_notice};
     if (!code) code = transfer_run(&t, &part, &used, err);
-    bool wrong = !code && (code = verify(part.fd, file, err)) == EXIT_INTEGRITY;
+    bool wrong = !code && (code = verify(part.fd, hub, d->file, err)) == EXIT_INTEGRITY;
     if (!code) code = partial_move(&part, blob, err);
     struct error ignored = {0};
     int released = partial_release(&part, code && !wrong, code ? &ignored : err);
@@ -280,19 +302,33 @@ char *hub_file_path(const struct hub *hub, const struct hub_name *name, const ch
     return path;
 }
 
-int hub_fetch_file(const struct hub *hub, const struct hub_name *name, const char *commit,
-                   const struct hub_file *file, int connections, const struct hub_progress *progress,
-                   int64_t *received, struct error *err)
+int64_t hub_file_missing(const struct hub *hub, const struct hub_name *name, const char *commit,
+                         const struct hub_file *file)
 {
     char *directory = hub_repository(hub->cache, name), *blob = hub_file_path(hub, name, commit, file);
+    char *private = path_join(directory, PARTIAL_DIRECTORY),
+         *kept = xasprintf("%s/snapshots/%s/%s", directory, commit, file->path);
+    bool there = !file_absent(blob) || !file_absent(kept);
+    int64_t missing = there ? 0 : file->size - partial_allocated(private, file->id);
+    free(kept);
+    free(private);
+    free(blob);
+    free(directory);
+    return missing > 0 ? missing : 0;
+}
+
+int hub_fetch_file(struct hub_download *d, struct error *err)
+{
+    const struct hub *hub = d->hub;
+    char *directory = hub_repository(hub->cache, d->name),
+         *blob = hub_file_path(hub, d->name, d->commit, d->file);
     char *parent = path_dirname(blob);
-    struct pass pass = {.progress = progress};
     int code = file_make_dirs(directory, err);
     if (!code) code = file_make_dirs_below(directory, parent + strlen(directory) + 1, err);
-    if (!code && !is_there(hub, file, blob))
-        code = download(hub, name, commit, file, connections, &pass, directory, blob, err);
-    if (!code && hub->kind == HUB_HUGGING_FACE) code = link_blob(directory, commit, file, err);
-    *received = pass.received;
+    bool there = !code && (is_there(hub, d->file, blob) || is_in_snapshot(d, directory));
+    if (!code && !there) code = download(d, directory, blob, err);
+    if (!code && hub->kind == HUB_HUGGING_FACE && !file_absent(blob))
+        code = link_blob(directory, blob, d->commit, d->file, err);
     free(parent);
     free(blob);
     free(directory);
@@ -303,9 +339,13 @@ int hub_finish(const struct hub *hub, const struct hub_name *name, const char *c
 {
     if (hub->kind == HUB_MODELSCOPE || strcmp(name->revision, commit) == 0) return 0;
     char *directory = hub_repository(hub->cache, name), *ref = path_join("refs", name->revision);
-    char *parent = path_dirname(ref);
-    int code = file_make_dirs_below(directory, parent, err);
-    if (!code) code = file_write_below(directory, ref, commit, strlen(commit), err);
+    char *parent = path_dirname(ref), *old = NULL;
+    size_t bytes = 0;
+    bool same =
+        file_read_below(directory, ref, HUB_REVISION, &old, &bytes, NULL) == 0 && strcmp(old, commit) == 0;
+    int code = same ? 0 : file_make_dirs_below(directory, parent, err); /* a shared cache may be read-only */
+    if (!code && !same) code = file_write_below(directory, ref, commit, strlen(commit), err);
+    free(old);
     free(parent);
     free(ref);
     free(directory);

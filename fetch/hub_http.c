@@ -8,6 +8,7 @@
 #include "fetch/sources.h"
 
 #include <curl/curl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +23,7 @@ struct answer {
     char *next, *location; /* of the next page, of a redirect */
     char *body;
     size_t bytes;
-    const volatile sig_atomic_t *cancel;
+    const atomic_int *cancel;
     bool too_large;
 };
 
@@ -95,18 +96,10 @@ static int request_once(const struct hub *hub, const char *url, bool head, struc
     struct curl_slist *list = NULL;
     *a = (struct answer){.headers = {.length = -1, .start = -1, .end = -1, .total = -1, .retry_after = -1},
                          .cancel = hub->cancel};
-    if (hub->authorization && hub_same_origin(url, hub->endpoint)) list = http_lines(hub->authorization);
-    const char *bundle = getenv("CURL_CA_BUNDLE"), *file = getenv("SSL_CERT_FILE"),
-               *directory = getenv("SSL_CERT_DIR"); /* as in curl(1) */
-    if (bundle && *bundle) curl_easy_setopt(c, CURLOPT_CAINFO, bundle);
-    else if (file && *file) curl_easy_setopt(c, CURLOPT_CAINFO, file);
-    if (directory && *directory) curl_easy_setopt(c, CURLOPT_CAPATH, directory);
-    curl_easy_setopt(c, CURLOPT_URL, url);
-    curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
+    http_prepare(c, url);
+    if (hub->authorization && hub_same_origin(url, hub->endpoint))
+        list = http_authorize(c, url, hub->authorization);
     curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https");
-    curl_easy_setopt(c, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
-    curl_easy_setopt(c, CURLOPT_USERAGENT, "meopt");
-    curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT, 20L);
     curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 1L);
     curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, 30L);
     curl_easy_setopt(c, CURLOPT_NOBODY, head ? 1L : 0L);
@@ -120,8 +113,12 @@ static int request_once(const struct hub *hub, const char *url, bool head, struc
     curl_easy_setopt(c, CURLOPT_XFERINFODATA, a);
     int rc = (int)curl_easy_perform(c);
     char *to = NULL;
+    curl_off_t after = 0;
     curl_easy_getinfo(c, CURLINFO_REDIRECT_URL, &to);
     if (to) a->location = xstrdup(to);
+    if (a->headers.retry_after < 0 && curl_easy_getinfo(c, CURLINFO_RETRY_AFTER, &after) == CURLE_OK &&
+        after > 0)
+        a->headers.retry_after = after; /* a date */
     curl_slist_free_all(list);
     curl_easy_cleanup(c);
     return rc;
@@ -155,16 +152,40 @@ static int refused(const struct hub_name *name, const char *path, const struct h
                      "%s: the hub answers %d", name->repo, status);
 }
 
+/* Waits until a time of clock_seconds, or until the fetch is cancelled. */
+static void wait_until(const struct hub *hub, double end)
+{
+    while (clock_seconds() < end && !(hub->cancel && *hub->cancel))
+        nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+}
+
+/* Pauses before the next try: as long as a busy hub asks for, and then for all downloads. */
+static void pause_for(const struct hub *hub, int try, int status, int64_t after)
+{
+    const char *scale = getenv("MEOPT_FETCH_PAUSE_SCALE"); /* for tests */
+    double wait = http_backoff(try, http_random()) * (scale ? atof(scale) : 1);
+    char text[160];
+    if ((status == 429 || status == 503) && after >= 0)
+        wait = (double)(after < HTTP_PAUSE_MOST ? after : HTTP_PAUSE_MOST);
+    if (status == 429 && hub->shared) connections_pause(hub->shared, clock_seconds() + wait);
+    if (wait >= 2 && status && hub->notice) {
+        snprintf(text, sizeof text, _("the hub answers %d; trying again in %.0f s"), status, wait);
+        hub->notice(hub->context, text);
+    }
+    wait_until(hub, clock_seconds() + wait);
+}
+
 /* Sends a request until it is answered with less than 400. path: of a file of the repository, for errors. */
 static int request(const struct hub *hub, const struct hub_name *name, const char *path, const char *url,
                    bool head, struct answer *a, struct error *err)
 {
-    const char *scale = getenv("MEOPT_FETCH_PAUSE_SCALE"); /* for tests */
     char shown[300], network[120];
     url_printable(shown, sizeof shown, url);
     snprintf(network, sizeof network, _("check the network, https_proxy and %s"),
              hub_rows[hub->kind].endpoint);
     for (int try = 1;; try++) {
+        double resume = hub->shared ? connections_resume(hub->shared) : 0;
+        if (resume > clock_seconds()) wait_until(hub, resume + http_random()); /* not all at once */
         int rc = request_once(hub, url, head, a), status = a->headers.status;
         if (hub->cancel && *hub->cancel) {
             answer_free(a);
@@ -179,10 +200,7 @@ static int request(const struct hub *hub, const struct hub_name *name, const cha
         int64_t after = a->headers.retry_after;
         answer_free(a);
         if (!again || try >= TRIES) return code;
-        double wait =
-            after >= 0 && after < 600 ? (double)after : http_backoff(try, 0.5) * (scale ? atof(scale) : 1);
-        for (double end = clock_seconds() + wait; clock_seconds() < end && !(hub->cancel && *hub->cancel);)
-            nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+        pause_for(hub, try, rc == CURLE_OK ? status : 0, after);
     }
 }
 
@@ -257,6 +275,15 @@ static int list_modelscope(const struct hub *hub, const struct hub_name *name, s
     return code;
 }
 
+/* Returns the address of the next page at the endpoint, malloc'ed: a mirror may pass on the hub's own one.
+ * NULL: it is none. */
+static char *page_at_endpoint(const struct hub *hub, const char *next)
+{
+    const char *api = strstr(next, "/api/");
+    if (hub_same_origin(next, hub->endpoint)) return xstrdup(next);
+    return api ? xasprintf("%s%s", hub->endpoint, api) : NULL;
+}
+
 int hub_list(const struct hub *hub, const struct hub_name *name, char commit[HUB_REVISION],
              struct hub_files *files, struct error *err)
 {
@@ -280,12 +307,12 @@ int hub_list(const struct hub *hub, const struct hub_name *name, char commit[HUB
     while (!code && url) {
         if ((code = get_json(hub, name, url, &a, err)) != 0) break;
         code = hub_files_add(files, hub->kind, a.body ? a.body : "", a.bytes, &entries, err);
-        if (!code && a.next && (!hub_same_origin(a.next, hub->endpoint) || strcmp(a.next, url) == 0))
-            code =
-                error_set(err, EXIT_INTEGRITY, "check HF_ENDPOINT", "the hub's next page is on another host");
+        char *next = a.next ? page_at_endpoint(hub, a.next) : NULL;
+        if (!code && a.next && (!next || strcmp(next, url) == 0))
+            code = error_set(err, EXIT_INTEGRITY, "check HF_ENDPOINT",
+                             "the hub's list of files has no next page");
         free(url);
-        url = a.next;
-        a.next = NULL;
+        url = next;
         answer_free(&a);
     }
     free(url);

@@ -9,6 +9,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <openssl/evp.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -28,6 +29,14 @@ struct live_counters {
 static const char live_magic[8] = "meoptL1";
 
 /* ---- state ---- */
+
+void partial_hash_url(const char *url, char out[65])
+{
+    unsigned char digest[32];
+    unsigned n = 0;
+    EVP_Digest(url, strlen(url), digest, &n, EVP_sha256(), NULL);
+    for (int i = 0; i < 32; i++) snprintf(out + 2 * i, 3, "%02x", digest[i]);
+}
 
 char *partial_state_text(const struct partial_state *s)
 {
@@ -486,6 +495,17 @@ static bool remove_path(char *path, int (*removed)(const char *))
     return is_gone;
 }
 
+/* Removes the files with which a killed process was replacing NAME.state (file_write_atomic). */
+static void remove_unfinished(const struct partial *part)
+{
+    char *prefix = xasprintf(".%s.state.", part->name);
+    DIR *dir = opendir(part->directory);
+    for (struct dirent *e; dir && (e = readdir(dir)) != NULL;)
+        if (strncmp(e->d_name, prefix, strlen(prefix)) == 0) unlinkat(dirfd(dir), e->d_name, 0);
+    if (dir) closedir(dir);
+    free(prefix);
+}
+
 static void partial_free(struct partial *part)
 {
     if (part->live) munmap(part->live, sizeof *part->live);
@@ -505,6 +525,7 @@ int partial_release(struct partial *part, bool keep, struct error *err)
         if (rename(part->path, unowned) != 0) code = io_error("release", part->path, err);
         free(unowned);
     } else {
+        remove_unfinished(part);
         if (!remove_path(file_path(part, "state"), unlink) || !remove_path(file_path(part, "live"), unlink) ||
             !remove_path(xstrdup(part->path), unlink) ||
             (rmdir(part->directory) != 0 && errno != ENOENT && errno != ENOTEMPTY && errno != EEXIST))
@@ -545,6 +566,18 @@ void partial_status(const char *directory, const char *name, int64_t *bytes, int
     free(path);
     free(file);
     free(found);
+}
+
+int64_t partial_allocated(const char *directory, const char *name)
+{
+    char *found;
+    struct stat st = {0};
+    if (find_part(directory, name, NULL, &found, NULL) || !found) return 0;
+    char *path = path_join(directory, found);
+    if (stat(path, &st) != 0) st.st_blocks = 0;
+    free(path);
+    free(found);
+    return (int64_t)st.st_blocks * 512;
 }
 
 char *partial_staging(const struct partial *part) { return file_path(part, "staging"); }

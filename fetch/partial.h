@@ -23,6 +23,7 @@
 #include <stdint.h>
 
 enum { PARTIAL_SEGMENTS = 8, PARTIAL_VALIDATOR_BYTES = 512 };
+#define PARTIAL_DIRECTORY ".meopt-fetch"
 
 /* Of bytes [start, end), the first `done` are in the file. */
 struct partial_segment {
@@ -40,6 +41,8 @@ struct partial_state {
         segments[PARTIAL_SEGMENTS]; /* ascending from 0 to total, without gaps or overlap */
 };
 
+/* Hashes what a part belongs to, for url_hash. */
+void partial_hash_url(const char *url, char out[65]);
 /* Formats a state; the caller frees the text. */
 char *partial_state_text(const struct partial_state *state);
 /* Parses a state. Returns false if it is damaged or inconsistent. */
@@ -80,6 +83,9 @@ int partial_move(struct partial *part, const char *target, struct error *err);
 /* Reads the size of a part without claiming it, for `meopt fetch --list`: *bytes (0: none) and *total (-1:
  * unknown). */
 void partial_status(const char *directory, const char *name, int64_t *bytes, int64_t *total);
+
+/* Bytes of the disk that a part occupies; space is reserved when a download begins. */
+int64_t partial_allocated(const char *directory, const char *name);
 
 /* Path of NAME.staging; the caller frees it. */
 char *partial_staging(const struct partial *part);

@@ -14,7 +14,7 @@
 
 #include "core/base/error.h"
 
-#include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -41,7 +41,7 @@ bool published_read(const char *tree, struct published *what);
 struct published_pass {
     bool content;
     const char *restore_from;
-    const volatile sig_atomic_t *cancel;                           /* ends it with 128+SIGINT; may be NULL */
+    const atomic_int *cancel;                                      /* ends it with 128+SIGINT; may be NULL */
     void (*progress)(void *context, int64_t files, int64_t bytes); /* may be NULL */
     void *context;
 };

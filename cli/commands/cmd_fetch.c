@@ -21,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static volatile sig_atomic_t stop_signal;
+static atomic_int stop_signal;
 
 static void on_signal(int number)
 {
@@ -220,11 +220,34 @@ static const char *source_name_at(const void *table, int i)
     return i < sources->count ? sources->all[i].name : NULL;
 }
 
+/* Writes how to fetch the repository whose page or name at a hub this is. Returns false if it is none. */
+static bool repository_hint(char *hint, size_t size, const char *name)
+{
+    static const struct {
+        const char *page, *prefix;
+    } hubs[] = {{"https://huggingface.co/", "hf:"},
+                {"https://hf-mirror.com/", "hf:"},
+                {"https://modelscope.cn/models/", "ms:"},
+                {"https://www.modelscope.cn/models/", "ms:"},
+                {"", "hf:"}};
+    for (size_t i = 0; i < sizeof hubs / sizeof hubs[0]; i++) {
+        struct hub_name parsed;
+        size_t n = strlen(hubs[i].page);
+        if (strncmp(name, hubs[i].page, n) != 0 || !strchr(name + n, '/')) continue;
+        char *text = xasprintf("%s%s", hubs[i].prefix, name + n);
+        bool is_name = hub_name_parse(&parsed, text, NULL) == 0;
+        if (is_name) snprintf(hint, size, _("for a repository of a hub: meopt fetch %.200s"), text);
+        free(text);
+        if (is_name) return true;
+    }
+    return false;
+}
+
 static int no_source(const struct sources *sources, const char *name, struct error *err)
 {
     const char *near = nearest_name(name, source_name_at, sources);
     char hint[320] = N_("to list the sources: meopt fetch --list"), shown[256];
-    if (near)
+    if (!repository_hint(hint, sizeof hint, name) && near)
         snprintf(hint, sizeof hint, _("did you mean %.200s? to list the sources: meopt fetch --list"), near);
     return error_set(err, EXIT_USAGE, hint, "no source '%s'", name_printable(shown, sizeof shown, name));
 }
@@ -470,7 +493,9 @@ static const struct option options[] = {
     {"trust", 0, OPTION_FLAG, NULL, NULL, 0, 0,
      "accept an archive without a known checksum, and record its own"},
     {"connections", 0, OPTION_INT, "N", NULL, 1, 8,
-     "download N ranges of at least 64 MiB in parallel (default 1)"},
+     "downloads in parallel: ranges of an archive, each of at least 64 MiB (default 1), or files of a "
+     "repository "
+     "(default 8)"},
     {"keep-archive", 0, OPTION_FLAG, NULL, NULL, 0, 0, "keep the archive next to the tree (default)"},
     {"stream", 0, OPTION_FLAG, NULL, NULL, 0, 0, "delete the archive after it is unpacked"},
     {"limit", 0, OPTION_REAL, "GIB", NULL, 0.000001, 1e6,

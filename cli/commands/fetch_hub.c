@@ -11,16 +11,56 @@
 #include <string.h>
 #include <sys/statvfs.h>
 
-static void on_progress(void *context, int64_t bytes, int64_t total, int tries, double retry_in,
-                        const char *reason)
+/* What the reports of a repository's files need. */
+struct report {
+    struct meter m; /* its only item is the repository */
+    const struct hub_files *files;
+};
+
+static void on_progress(void *context, const struct hub_state *s)
 {
-    struct fetch_progress p = {.phase = FETCH_DOWNLOAD,
-                               .bytes = bytes,
-                               .total = total,
-                               .tries = tries,
-                               .retry_in = retry_in,
-                               .reason = reason};
-    meter_progress(context, &p);
+    struct report *r = context;
+    struct fetch_progress p = {
+        .phase = FETCH_DOWNLOAD,
+        .bytes = s->bytes,
+        .total = r->files->bytes,
+        .resumed = s->bytes - s->received,
+        .tries = s->tries,
+        .retry_in = s->retry_in,
+        .reason = s->reason,
+        .files = s->done,
+        .file = {s->file->path, s->file_bytes, s->file->size, r->files->count, s->again}};
+    meter_progress(&r->m, &p);
+}
+
+static void on_notice(void *context, const struct hub_file *file, const char *text)
+{
+    struct report *r = context;
+    char shown[256];
+    name_printable(shown, sizeof shown, file->path);
+    meter_clear(&r->m);
+    if (r->m.json)
+        meter_event(&r->m, json_pack("{s:s, s:s, s:s}", "event", "notice", "file", file->path, "text", text));
+    else log_info("%s: %s", shown, text);
+}
+
+static void on_ended(void *context, const struct hub_file *file, int code, const struct error *err)
+{
+    struct report *r = context;
+    if (!r->m.json) return;
+    if (code)
+        meter_event(&r->m, json_pack("{s:s, s:s, s:i, s:s, s:s}", "event", "failed", "file", file->path,
+                                     "exit_code", code, "what", err->what, "hint", err->hint));
+    else
+        meter_event(&r->m, json_pack("{s:s, s:s, s:I}", "event", "file", "file", file->path, "bytes",
+                                     (json_int_t)file->size));
+}
+
+/* Prints why meopt waits for the hub, before the files are listed. */
+static void on_wait(void *context, const char *text)
+{
+    (void)context;
+    log_info("%s", text);
 }
 
 static int list_files(const struct arguments *args, const char *commit, const struct hub_files *files)
@@ -49,12 +89,11 @@ static int check_space(const struct hub *hub, const struct hub_name *name, const
     int64_t missing = 0;
     char need[32], here[32];
     int code = file_make_dirs(directory, err);
+    if (code)
+        snprintf(err->hint, sizeof err->hint, _("set %s to a directory that you may write to"),
+                 hub_rows[hub->kind].cache);
     if (code || statvfs(directory, &fs) != 0) return code;
-    for (int i = 0; i < files->count; i++) {
-        char *blob = hub_file_path(hub, name, commit, &files->all[i]);
-        if (file_absent(blob)) missing += files->all[i].size;
-        free(blob);
-    }
+    for (int i = 0; i < files->count; i++) { missing += hub_file_missing(hub, name, commit, &files->all[i]); }
     double unused = (double)fs.f_bavail * (double)fs.f_frsize;
     if ((double)missing <= unused) return 0;
     char hint[120];
@@ -67,48 +106,36 @@ static int check_space(const struct hub *hub, const struct hub_name *name, const
 static int fetch_files(const struct arguments *args, const struct hub *hub, const struct hub_name *name,
                        const char *commit, const struct hub_files *files, struct error *err)
 {
-    size_t n = (size_t)files->count;
-    struct source *sources = xcalloc(n + 1, sizeof *sources);
-    struct fetch_item *items = xcalloc(n + 1, sizeof *items);
-    struct meter m;
+    struct source repository = {.name = (char *)(uintptr_t)name->repo};
+    struct fetch_item item = {.source = &repository, .total = files->bytes};
+    struct report r = {.files = files};
+    const struct hub_progress progress = {&r, on_progress, on_notice, on_ended};
     char *directory = hub_repository(hub->cache, name),
          *tree = xasprintf("%s/snapshots/%s", directory, commit), a[32];
     int64_t received = 0;
     int code = hub->offline ? 0 : check_space(hub, name, commit, directory, files, err);
-    for (size_t i = 0; i < n; i++) {
-        sources[i].name = files->all[i].path;
-        items[i] = (struct fetch_item){.source = &sources[i], .total = files->all[i].size};
-    }
-    meter_open(&m, items, files->count, argument_flag(args, "json"), argument_flag(args, "quiet"));
-    const struct hub_progress progress = {.context = &m, .progress = on_progress, .notice = meter_notice};
-    for (int i = 0; i < files->count && !code; i++) {
-        int64_t bytes = 0;
-        meter_begin(&m, i);
-        if (!hub->offline)
-            code = hub_fetch_file(hub, name, commit, &files->all[i],
-                                  (int)argument_int(args, "connections", 1), &progress, &bytes, err);
-        meter_clear(&m);
-        received += bytes;
-        items[i].done = !code;
-        items[i].bytes = items[i].total;
-    }
+    meter_open(&r.m, &item, 1, argument_flag(args, "json"), argument_flag(args, "quiet"));
+    meter_begin(&r.m, 0);
+    if (!code && !hub->offline)
+        code =
+            hub_fetch_files(hub, name, commit, files, (int)argument_int(args, "connections", HUB_CONNECTIONS),
+                            &progress, &received, err);
+    meter_clear(&r.m);
     if (!code && !hub->offline) code = hub_finish(hub, name, commit, err);
-    if (!code && m.json)
-        meter_event(&m, json_pack("{s:s, s:s, s:s, s:i, s:I, s:I}", "event", "done", "tree", tree, "commit",
-                                  commit, "files", files->count, "bytes", (json_int_t)files->bytes,
-                                  "received_bytes", (json_int_t)received));
-    else if (!code && !m.quiet)
+    if (!code && r.m.json)
+        meter_event(&r.m, json_pack("{s:s, s:s, s:s, s:i, s:I, s:I}", "event", "done", "tree", tree, "commit",
+                                    commit, "files", files->count, "bytes", (json_int_t)files->bytes,
+                                    "received_bytes", (json_int_t)received));
+    else if (!code && !r.m.quiet)
         log_info("%s: %s, %d files, %s%s", name->repo, tree, files->count, size_text(a, (double)files->bytes),
                  hub->offline ? _(" (HF_HUB_OFFLINE: not compared with the hub)") : "");
     free(tree);
     free(directory);
-    free(items);
-    free(sources);
     return code;
 }
 
-static int fetch_repository(const struct arguments *args, const volatile sig_atomic_t *cancel,
-                            const char *text, struct error *err)
+static int fetch_repository(const struct arguments *args, const atomic_int *cancel, const char *text,
+                            struct error *err)
 {
     const char *include = argument_text(args, "include", NULL),
                *exclude = argument_text(args, "exclude", NULL);
@@ -118,6 +145,7 @@ static int fetch_repository(const struct arguments *args, const volatile sig_ato
     struct hub hub = {0};
     int code = hub_name_parse(&name, text, err);
     if (!code) code = hub_open(&hub, name.kind, cancel, err);
+    hub.notice = on_wait;
     if (!code) code = (hub.offline ? hub_list_cached : hub_list)(&hub, &name, commit, &files, err);
     if (!code) hub_files_select(&files, include, exclude);
     if (!code && files.count == 0)
@@ -129,7 +157,7 @@ static int fetch_repository(const struct arguments *args, const volatile sig_ato
     return code;
 }
 
-int fetch_hub(const struct arguments *args, const volatile sig_atomic_t *cancel, struct error *err)
+int fetch_hub(const struct arguments *args, const atomic_int *cancel, struct error *err)
 {
     static const char *const texts[] = {"dest", "from", "bundle", "sha256"}, *const flags[] = {
                                                                                  "trust",  "keep-archive",

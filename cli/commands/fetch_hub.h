@@ -4,9 +4,9 @@
 
 #include "cli/command.h"
 
-#include <signal.h>
+#include <stdatomic.h>
 
 /* All operands are names of repositories (hub_is_name). */
-int fetch_hub(const struct arguments *args, const volatile sig_atomic_t *cancel, struct error *err);
+int fetch_hub(const struct arguments *args, const atomic_int *cancel, struct error *err);
 
 #endif

@@ -92,6 +92,11 @@ static void event_progress(const struct meter *m, const struct fetch_progress *p
         p->total >= 0 ? json_integer(p->total) : json_null(), "resumed_bytes", (json_int_t)p->resumed,
         "bytes_per_s", number_or_null(speed > 0, speed), "eta_s", number_or_null(left >= 0, left), "try",
         p->tries, "files", (json_int_t)p->files, "unpacked_bytes", (json_int_t)p->unpacked_bytes);
+    if (p->file.name) {
+        json_object_set_new(fields, "file", json_string(p->file.name));
+        json_object_set_new(fields, "file_bytes", json_integer(p->file.bytes));
+        json_object_set_new(fields, "file_total_bytes", json_integer(p->file.total));
+    }
     if (p->retry_in > 0) {
         char reason[400];
         json_object_set_new(fields, "error", json_string(text_printable(reason, sizeof reason, p->reason)));
@@ -122,6 +127,7 @@ static void line_text(char *text, size_t size, const struct meter *m, const stru
     else n = snprintf(text, size, "%s  %s", name, size_text(a, (double)p->bytes));
     if (p->retry_in > 0) {
         char reason[160];
+        if (p->file.name) n += snprintf(text + n, size - (size_t)n, "  %.100s", p->file.name);
         snprintf(text + n, size - (size_t)n, _("  %s; try %d in %s"),
                  text_printable(reason, sizeof reason, p->reason), p->tries, time_text(a, p->retry_in));
     } else if (p->phase != FETCH_WAITING && p->phase != FETCH_PUBLISH) {
@@ -155,7 +161,7 @@ static void bar_line(struct meter *m, const char *name, int64_t bytes, int64_t t
     int filled = (int)(share * BAR + 0.5), text_width = width_of_terminal() - 1 - 14 - 1 - BAR - 1;
     if (filled > BAR) filled = BAR;
     if (m->lines++) fputc('\n', stderr);
-    fprintf(stderr, "\r\033[2K%-14.14s ", name);
+    fprintf(stderr, "\r\033[2K%-14.14s ", path_basename(name)); /* of a repository, without its owner */
     const char *full = m->unicode ? "█" : "#", *empty = m->unicode ? "░" : ".";
     for (int i = 0; i < BAR; i++) fputs(i < filled ? full : empty, stderr);
     if (total > 0)
@@ -180,7 +186,10 @@ static void current_text(char *text, size_t size, const struct fetch_progress *p
     else if (p->phase == FETCH_PUBLISH) n += (size_t)snprintf(text, size, _("writing to the disk  "));
     else if (p->phase == FETCH_DOWNLOAD && p->bytes != p->total)
         n += (size_t)snprintf(text, size, _("%s/s, %s left  "), size_text(a, speed), time_text(b, left));
-    if (p->files > 0 && n < size)
+    if (p->file.name && n < size)
+        n +=
+            (size_t)snprintf(text + n, size - n, _("%lld of %d files  "), (long long)p->files, p->file.count);
+    else if (p->files > 0 && n < size)
         n += (size_t)snprintf(text + n, size - n, _("unpacked %lld  "), (long long)p->files);
     if (p->resumed > 0 && n < size && p->phase == FETCH_DOWNLOAD && p->resumed < p->total)
         snprintf(text + n, size - n, _("resumed at %s"), size_text(a, (double)p->resumed));
@@ -230,16 +239,18 @@ void meter_progress(void *context, const struct fetch_progress *p)
     double t = clock_seconds();
     bool unpacking = p->phase == FETCH_UNPACK || p->phase == FETCH_PUBLISH;
     double bytes = unpacking ? (double)p->unpack_bytes : (double)p->bytes, total = (double)p->total;
+    double moved = unpacking ? bytes : bytes - (double)p->resumed;
     if (m->phase != p->phase) {
         m->phase = p->phase;
         m->rate_count = 0;
         m->shown_at = 0;
         m->shown_share = -1;
     }
-    double speed = rate(m, t, bytes), share = p->total > 0 ? bytes / total : 0;
+    double speed = rate(m, t, moved), share = p->total > 0 ? bytes / total : 0;
     double left = speed > 0 && p->total >= 0 ? (total - bytes) / speed : -1;
     double gap = m->json ? 1 : m->terminal ? 0.1 : 10;
-    bool lines = !m->terminal && !m->json, fails = p->retry_in > 0 && p->tries != m->reported_try;
+    bool lines = !m->terminal && !m->json,
+         fails = p->retry_in > 0 && (p->file.name ? p->file.again : p->tries != m->reported_try);
     if (m->quiet || (!fails && t - m->shown_at < gap &&
                      !(lines && share - m->shown_share >= 0.05 && t - m->shown_at > 0.5)))
         return;

@@ -107,9 +107,11 @@ char *hub_home(void)
 
 char *hub_cache(enum hub_kind kind)
 {
-    const char *user = getenv("HOME");
+    const char *user = getenv("HOME"), *variable = hub_rows[kind].cache, *given = getenv(variable);
     char *base = kind == HUB_HUGGING_FACE ? hub_home() : path_join(user ? user : "", ".cache");
-    char *cache = directory_of(hub_rows[kind].cache, base, kind == HUB_HUGGING_FACE ? "hub" : "modelscope");
+    if (kind == HUB_HUGGING_FACE && !(given && *given))
+        variable = "HUGGINGFACE_HUB_CACHE"; /* its older name */
+    char *cache = directory_of(variable, base, kind == HUB_HUGGING_FACE ? "hub" : "modelscope");
     free(base);
     return cache;
 }

@@ -205,6 +205,14 @@ int renameat(int from_at, const char *from, int to_at, const char *to)
 }
 int rename(const char *from, const char *to) { return renameat2(AT_FDCWD, from, AT_FDCWD, to, 0); }
 
+REAL(int, symlinkat, (const char *target, int at, const char *path), (target, at, path))
+int symlinkat(const char *target, int at, const char *path)
+{
+    if (!linkless) return real_symlinkat(target, at, path);
+    errno = EPERM;
+    return -1;
+}
+
 REAL(int, unlinkat, (int at, const char *path, int flags), (at, path, flags))
 int unlinkat(int at, const char *path, int flags)
 {

@@ -19,7 +19,7 @@ static const char *const kind_names[KINDS] = {"open",   "opendir", "readdir", "r
                                               "thread", "pipe",    "accept"};
 
 struct shared *shared;
-bool logging, sites, on_nfs, unsynced, late;
+bool logging, sites, on_nfs, unsynced, late, linkless;
 static int call = -1, fails_with;
 static bool ever, kills;
 static uint64_t k;
@@ -67,6 +67,7 @@ __attribute__((constructor)) static void begin(int argc, char **argv)
     on_nfs = setting("FAULT_NFS") != NULL;
     unsynced = setting("FAULT_UNSYNCED") != NULL;
     late = setting("FAULT_LATE") != NULL;
+    linkless = setting("FAULT_LINKLESS") != NULL;
     under = setting("FAULT_UNDER");
     if (!path && (slow || cut || unsynced || late)) shared = &alone;
     if (!path) return;

@@ -19,6 +19,7 @@
  *   excludes no other process, an exclusive one needs a file that is open for writing (flock(2));
  * - FAULT_LATE=1: every rename is made and fails nevertheless, as over NFS when its reply is lost and it is
  *   sent again; needs no FAULT_SHARED;
+ * - FAULT_LINKLESS=1: no symbolic link can be made, as on FAT; needs no FAULT_SHARED;
  * - FAULT_LOG=1: changes of files are written down in order, after the counters (log.c);
  * - FAULT_SITES=1: instead, every call is: its kind, its number and where in the program it was made (log.c).
  *
@@ -75,7 +76,7 @@ struct shared {
     char log[];
 };
 extern struct shared *shared;
-extern bool logging, sites, on_nfs, unsynced, late;
+extern bool logging, sites, on_nfs, unsynced, late, linkless;
 
 /* Writes the path of a descriptor or path in the form of FAULT_UNDER; returns whether it is below one of
  * those. */

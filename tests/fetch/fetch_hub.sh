@@ -24,6 +24,15 @@ fetch() {
     if grep -q hf_secret out err; then fail "$name: the token is printed"; fi
 }
 
+# right DIRECTORY FILES: so many links, and each blob has the content of its name
+right() {
+    test "$(find "$1/snapshots" -type l | wc -l)" = "$2" || fail "$1: not $2 files"
+    test ! -e "$1/.meopt-fetch" || fail "$1: left .meopt-fetch"
+    for blob in "$1"/blobs/????????????????????????????????????????????????????????????????; do
+        test ! -e "$blob" || test "$(sha256sum <"$blob" | cut -c1-64)" = "$(basename "$blob")" || fail "content of $blob"
+    done
+}
+
 fetch 0 me/model --list --json
 python3 -c 'import json,sys; a = json.load(open("out")); assert len(a) == 4 and a[2]["bytes"] == 3000000 and len(a[2]["sha256"]) == 64, a'
 fetch 0 me/model --include '*.json,sub/' --exclude 'sub/*'
@@ -51,26 +60,127 @@ test -e hf/hub/datasets--me--data/snapshots/$commit/config.json || fail "dataset
 fetch 0 me/busy@$commit
 test ! -e hf/hub/models--me--busy/refs || fail "a commit is not a ref"
 
-# a killed download is resumed by the next one, from another signed address
+fetch 0 me/mirror@refs/pr/1
+test "$(cat hf/hub/models--me--mirror/refs/refs/pr/1)" = $commit || fail "a revision with slashes"
+test "$(find hf/hub/models--me--mirror/snapshots -type l | wc -l)" = 4 || fail "the next page of a mirror that names the hub itself"
+
+# downloads that are killed are resumed by the next command, from other signed addresses
 kills=10
 test -z "${MEOPT_LONG-}" || kills=300
-arrives() { grep -q "^cdn GET /kill.* \(-\|bytes=[1-9].*\)$" log; }
+arrives() { grep -q "^cdn GET /part_kill.* \(-\|bytes=[1-9].*\) [0-9]*$" log; }
 i=0
 while [ $i -lt $kills ]; do
-    grep -v '^cdn GET /kill' log >>before || true
+    grep -v '^cdn GET /part_kill' log >>before || true
     : >log
-    test $((i % 20)) != 0 || rm -rf hf/hub/models--me--kill
-    "$MEOPT" fetch hf:me/kill --quiet >out 2>err &
+    test $((i % 10)) != 0 || rm -rf hf/hub/models--me--part_kill
+    "$MEOPT" fetch hf:me/part_kill --quiet >out 2>err &
     pid=$!
-    wait_for 20 arrives "$i" || fail "kill $i: no request for the file"
+    wait_for 20 arrives "$i" || fail "kill $i: no request for a file"
     sleep 0.0$((i % 9 + 1))
     kill -9 $pid 2>/dev/null || true
     wait $pid 2>/dev/null || true
     i=$((i + 1))
 done
-fetch 0 me/kill
-test "$(sha256sum <hf/hub/models--me--kill/snapshots/$commit/model.safetensors | cut -c1-64)" = "$blob" || fail "bytes after kills"
-grep -q '^cdn GET /kill.* bytes=[1-9][0-9]*-$' log || fail "nothing was resumed"
+fetch 0 me/part_kill
+right hf/hub/models--me--part_kill 7
+grep -q '^cdn GET /part_kill.* bytes=[1-9][0-9]*- [0-9]*$' log || fail "nothing was resumed"
+if grep '^cdn' log before | grep -q Bearer; then fail "the token went to another host"; fi
+
+# SIGTERM (the shell ignores SIGINT in the background) keeps the bytes of all files
+rm -rf hf/hub/models--me--part_kill
+: >log
+"$MEOPT" fetch hf:me/part_kill --quiet >out 2>err &
+pid=$!
+three() { test "$(grep -c '^cdn GET /part_kill' log)" -ge 3; }
+wait_for 20 three || fail "no three downloads at a time"
+sleep 0.2
+kill -TERM $pid
+got=0
+wait $pid || got=$?
+test $got = 143 && test "$(grep -c meopt: err)" = 1 || fail "SIGTERM: exit $got"
+test "$(find hf/hub/models--me--part_kill/.meopt-fetch -name '*.part' -size +31k | wc -l)" -ge 3 || fail "SIGTERM: bytes of the files"
+
+fetch 0 me/part_kill
+right hf/hub/models--me--part_kill 7
+
+# two commands at a time: the same files, each received once; what a kill left of a state is removed
+rm -rf hf/hub/models--me--part
+mkdir -p hf/hub/models--me--part/.meopt-fetch
+touch "hf/hub/models--me--part/.meopt-fetch/.$(basename "$(readlink hf/hub/models--me--part_kill/snapshots/$commit/part-1.safetensors)").state.Ab3dEf"
+: >log
+"$MEOPT" fetch hf:me/part >first 2>&1 &
+pid=$!
+fetch 0 me/part
+wait $pid || { cat first; fail "the first of two"; }
+right hf/hub/models--me--part 7
+test "$(grep -c '^cdn GET' log)" = 6 || fail "a file was received twice, or its copy as well"
+
+# at most N requests at a time, events in whole lines, and time
+rm -rf hf/hub/models--me--all_slow
+for n in 1 8; do
+    rm -rf hf/hub/models--me--all_slow
+    : >log
+    begin=$(date +%s%N)
+    fetch 0 me/all_slow --connections $n --json
+    eval "time_$n=$((($(date +%s%N) - begin) / 1000000))"
+    right hf/hub/models--me--all_slow 48
+    busiest=$(awk '$1 == "hub" || $1 == "cdn" { if ($6 > most) most = $6 } END { print most }' log)
+    # the server may count a request as busy that the client has received to its end
+    test "$busiest" -le $((n + 2)) && test "$busiest" -ge $((n / 2)) || fail "--connections $n: $busiest requests at a time"
+    python3 - <<'PY'
+import json
+events = [json.loads(line) for line in open("out")]
+assert all(e["name"] == "me/all_slow" for e in events), events
+assert len({e["file"] for e in events if e["event"] == "file"}) == 48, events
+assert all(e["file"] for e in events if e["event"] != "done"), events
+assert events[-1]["event"] == "done" and events[-1]["files"] == 48, events[-1]
+assert events[-1]["received_bytes"] >= 6 * 3000000, events[-1]
+PY
+done
+echo "48 files, 50 ms per request: $time_1 ms with one connection, $time_8 ms with 8"
+test $((time_8 * 2)) -lt "$time_1" || fail "8 connections are not faster"
+
+# a large file is split if connections are left
+fetch 0 me/huge_file
+grep -q '^cdn GET .* bytes=67108864- ' log && grep -q '^cdn GET .* bytes=0-67108863 ' log || fail "the large file was not split"
+rm -rf hf/hub/models--me--huge_file
+
+# one of several files fails: it is named once, and the others are kept
+fetch 4 me/many_denied
+test "$(grep -c 'me/many_denied is gated' err)" = 1 || fail "denied: not named once"
+fetch 3 me/part_wrong
+grep -q part-3.safetensors err || fail "wrong: the file is not named"
+test ! -e hf/hub/models--me--part_wrong/refs/main || fail "wrong: recorded"
+touch mended
+for name in many_denied part_wrong; do fetch 0 me/$name; done
+right hf/hub/models--me--many_denied 41
+right hf/hub/models--me--part_wrong 7
+rm mended
+fetch 0 me/many_limited
+if grep '^early' log; then fail "requests in the pause that the hub asked for"; fi
+fetch 0 me/part_noranges
+right hf/hub/models--me--part_noranges 7
+got=0
+(ulimit -f 7000 && exec "$MEOPT" fetch hf:me/part_full >out 2>err) || got=$?
+test $got = 0 || fail "files below the limit: exit $got"
+got=0
+(ulimit -f 2000 && exec "$MEOPT" fetch hf:me/part_filled >out 2>err) || got=$?
+test $got = 5 && test "$(grep -c meopt: err)" = 1 || { cat err; fail "a full disk: exit $got"; }
+
+# no symbolic links: the files are in the snapshot, and the next fetch finds them
+linkless() { LD_LIBRARY_PATH="$MEOPT_BUILD/tests" LD_PRELOAD=libfault.so FAULT_LINKLESS=1 fetch "$@"; }
+linkless 0 me/linkless
+test "$(find hf/hub/models--me--linkless/snapshots -type f | wc -l)" = 4 || fail "linkless: files"
+requests=$(grep -c resolve log)
+linkless 0 me/linkless
+test "$requests" = "$(grep -c resolve log)" || fail "linkless: requested again"
+
+# no proxy reads the token of a hub of this machine
+requests=$(grep -c '^cdn' log)
+http_proxy=http://127.0.0.1:$(cut -d' ' -f2 ports) no_proxy='' NO_PROXY='' fetch 0 me/model --list
+test "$requests" = "$(grep -c '^cdn' log)" || fail "the token went through a proxy"
+HF_TOKEN='' HUGGING_FACE_HUB_TOKEN=hf_older fetch 0 me/model --list
+grep -q Bearer_hf_older log || fail "HUGGING_FACE_HUB_TOKEN"
 
 for bad in gated missing; do
     fetch 4 me/$bad

@@ -1,14 +1,35 @@
 """A stand-in for Hugging Face Hub and ModelScope on one port, and the host of its large files on another one.
-hub_server.py PORTS LOG: writes both ports, then a line per request: hub|cdn METHOD PATH TOKEN RANGE."""
+hub_server.py PORTS LOG: writes both ports, then a line per request: hub|cdn METHOD PATH TOKEN RANGE BUSY, with the number of requests that
+are answered at that time. The name of a repository says what is wrong with it."""
 import hashlib, json, os, random, re, sys, threading, time, urllib.parse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 commit = "0123456789abcdef0123456789abcdef01234567"
 big = random.Random(1).randbytes(3000000)
 files = {"config.json": b'{"a": 1}\n', "sub/dir/vocab.txt": b"one\ntwo\n", "model.safetensors": big, "empty": b""}
+parts = {"part-%d.safetensors" % i: random.Random(i + 2).randbytes(3000000 + i) for i in range(6)}
+parts["copy.safetensors"] = parts["part-0.safetensors"]
+small = {"data/%03d.json" % i: b"%d\n" % i for i in range(40)}
+small["data/copy.json"] = small["data/000.json"]
+huge = {"huge.safetensors": b"0123456789abcde\n" * (1 << 23)}  # two ranges of 64 MiB
 log = open(sys.argv[2], "a", buffering=1)
 busy = {"count": 0}
 names = {"up": "../x", "absolute": "/tmp/x", "nul": "a\0b", "dots": "a/../../x"}
+state = {"busy": 0, "limited": 0.0}
+lock = threading.Lock()
+sums = {}
+
+
+def sum_of(kind, data):
+    key = kind, len(data), hash(data)
+    if key not in sums:
+        sums[key] = hashlib.new(kind, data).hexdigest()
+    return sums[key]
+
+
+def content(repo):
+    """Files of a repository: part... has large ones, many... small ones."""
+    return dict(small, **parts) if repo.startswith("all") else parts if repo.startswith("part") else small if repo.startswith("many") else huge if repo == "huge_file" else files
 
 
 def oid(data):
@@ -18,7 +39,7 @@ def oid(data):
 def entry(path, data):
     e = {"type": "file", "oid": oid(data), "size": len(data), "path": path}
     if path.endswith(".safetensors"):
-        e["lfs"] = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 132}
+        e["lfs"] = {"oid": sum_of("sha256", data), "size": len(data), "pointerSize": 132}
     return e
 
 
@@ -38,9 +59,9 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def data(self, data):
-        etag = '"%s"' % hashlib.md5(data).hexdigest()
+        etag = '"%s"' % sum_of("md5", data)
         m = re.match(r"bytes=(\d+)-(\d*)$", self.headers.get("Range", ""))
-        if not m and (self.server is servers[0] or "kill" not in self.path):
+        if "noranges" in self.path or not m and (self.server is servers[0] or "kill" not in self.path):
             return self.answer(200, data, ETag=etag)
         a, b = (int(m[1]), int(m[2] or len(data) - 1)) if m else (0, len(data) - 1)
         if m and a >= len(data):
@@ -52,8 +73,9 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Range", "bytes %d-%d/%d" % (a, b, len(data)))
         self.send_header("Content-Length", str(b + 1 - a))
         self.end_headers()
-        for at in range(a, b + 1, 32768):
-            self.wfile.write(data[at : min(at + 32768, b + 1)])
+        step = 32768 if "kill" in self.path else 1 << 20
+        for at in range(a, b + 1, step):
+            self.wfile.write(data[at : min(at + step, b + 1)])
             if "kill" in self.path:
                 time.sleep(0.02)
 
@@ -63,6 +85,11 @@ class Handler(BaseHTTPRequestHandler):
         except OSError:
             pass
 
+    def moved(self, repo, path):
+        """Redirects to the other host, with an address that differs each time."""
+        where = "http://127.0.0.1:%d/%s/%s?signature=%d" % (ports[1], repo, path, random.getrandbits(32))
+        return self.answer(302, Location=where)
+
     def modelscope(self, path, query):
         m = re.match(r"/api/v1/(models|datasets)/me/([\w.]+)/repo(/files|/tree)?$", path)
         cookie = "m_session_id=" + self.headers.get("Authorization", "")[7:]
@@ -70,12 +97,12 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(404, json.dumps({"Code": 404, "Message": "not found", "Success": False}).encode())
         if m[2] == "private" and (self.headers.get("Cookie", "") != cookie or not self.headers.get("Authorization")):
             return self.answer(403, b"{}")
-        stored = {k: v for k, v in files.items()}
+        stored = dict(content(m[2]))
         if m[2] == "moved":
             stored["config.json"] = b'{"a": 2}\n' if os.path.exists("moved") else b'{"a": 1}\n'
         if m[3]:
             page = [{"Type": "tree", "Path": "sub", "Size": 0, "Sha256": ""}]
-            page += [{"Type": "blob", "Path": p, "Size": len(d), "Sha256": hashlib.sha256(d).hexdigest()} for p, d in stored.items()]
+            page += [{"Type": "blob", "Path": p, "Size": len(d), "Sha256": sum_of("sha256", d)} for p, d in stored.items()]
             if m[2] in names:
                 page[1]["Path"] = names[m[2]]
             if m[2] == "bare":
@@ -90,55 +117,95 @@ class Handler(BaseHTTPRequestHandler):
         if query.get("FilePath") not in stored:
             return self.answer(404, b"{}")
         if query["FilePath"].endswith(".safetensors"):
-            where = "http://127.0.0.1:%d/%s?signature=%d" % (ports[1], m[2], random.getrandbits(32))
-            return self.answer(302, Location=where)
+            return self.moved(m[2], query["FilePath"])
         self.data(b"changed!\n" if m[2] == "changed" else stored[query["FilePath"]])
+
+    def cdn(self):
+        m = re.match(r"/([\w.]+)/([^?]*)", self.path)
+        if not m:
+            return self.answer(404)
+        data = content(m[1])[m[2]]
+        if "wrong" in m[1] and m[2] in ("model.safetensors", "part-3.safetensors") and not os.path.exists("mended"):
+            data = data[:-1] + bytes([data[-1] ^ 1])
+        self.data(data[:132] if m[1] == "pointer" else data)
+
+    def resolve(self, repo, path):
+        if repo.endswith("denied") and path == "data/020.json" and not os.path.exists("mended"):
+            return self.answer(403, X_Error_Code="GatedRepo")
+        if repo.endswith("limited"):  # one request is told to wait; the others wait as well
+            with lock:
+                since = time.time() - state["limited"]
+                if path == "data/020.json" and not state["limited"]:
+                    state["limited"] = time.time()
+                    return self.answer(429, RateLimit='"resolvers";r=0;t=2')
+            if 0.5 < since < 1.9:
+                log.write("early %s %s\n" % (path, since))
+        if path.endswith(".safetensors"):
+            return self.moved(repo, path)
+        self.data(b"changed!\n" if repo == "changed" and path == "config.json" else content(repo)[path])
+
+    def api(self, repo, what, revision):
+        if repo == "gated":
+            return self.answer(403, X_Error_Code="GatedRepo")
+        if repo == "missing":
+            return self.answer(401, X_Error_Code="RepoNotFound")
+        if what == "revision" and revision not in ("main", "refs%2Fpr%2F1", commit):
+            return self.answer(404, X_Error_Code="RevisionNotFound")
+        if repo == "busy" and busy["count"] < 2:
+            busy["count"] += 1
+            return self.answer(429 if busy["count"] == 1 else 503, Retry_After="0")
+        if what == "revision":
+            return self.answer(200, json.dumps({"sha": commit}).encode())
+        page = [entry(p, d) for p, d in content(repo).items()]
+        if repo in names:
+            page[0]["path"] = names[repo]
+        if repo == "lies":
+            page[2]["lfs"]["size"] += 1
+        if repo == "huge":
+            page[2]["lfs"]["size"] = 1 << 60
+        if "cursor=" in self.path:
+            return self.answer(200, json.dumps(page[2:]).encode())
+        host = "https://huggingface.co" if repo == "mirror" else "http://" + self.headers["Host"]
+        link = '<%s%s&cursor=2>; rel="next"' % (host, self.path)
+        return self.answer(200, json.dumps(page[:2]).encode(), Link=link)
 
     def do_GET(self):
         hub = self.server is servers[0]
-        log.write("%s %s %s %s %s\n" % ("hub" if hub else "cdn", self.command, self.path,
-                                       (self.headers.get("Authorization", "-") + self.headers.get("Cookie", "")).replace(" ", "_"), self.headers.get("Range", "-")))
-        if not hub:
-            return self.data(big[:-1] + b"!" if "wrong" in self.path else big[:132] if "pointer" in self.path else big)
+        with lock:
+            state["busy"] += 1
+            log.write("%s %s %s %s %s %d\n" % ("hub" if hub else "cdn", self.command, self.path,
+                      (self.headers.get("Authorization", "-") + self.headers.get("Cookie", "")).replace(" ", "_"), self.headers.get("Range", "-"), state["busy"]))
+        try:
+            self.route(hub)
+        finally:
+            with lock:
+                state["busy"] -= 1
+
+    def route(self, hub):
         path = self.path.split("?")[0]
+        if "slow" in path:
+            time.sleep(0.05)
+        if not hub:
+            return self.cdn()
         if path.startswith("/api/v1/"):
             return self.modelscope(path, {k: v[0] for k, v in urllib.parse.parse_qs(self.path.partition("?")[2]).items()})
         m = re.match(r"/api/(?:models|datasets)/me/(\w+)/(revision|tree)/(.+)$", path)
         if m:
-            if m[1] == "gated":
-                return self.answer(403, X_Error_Code="GatedRepo")
-            if m[1] == "missing":
-                return self.answer(401, X_Error_Code="RepoNotFound")
-            if m[2] == "revision" and m[3] not in ("main", commit):
-                return self.answer(404, X_Error_Code="RevisionNotFound")
-            if m[1] == "busy" and busy["count"] < 2:
-                busy["count"] += 1
-                return self.answer(429 if busy["count"] == 1 else 503, Retry_After="0")
-            if m[2] == "revision":
-                return self.answer(200, json.dumps({"sha": commit}).encode())
-            page = [entry(p, d) for p, d in files.items()]
-            if m[1] in names:
-                page[0]["path"] = names[m[1]]
-            if m[1] == "lies":
-                page[2]["lfs"]["size"] += 1
-            if m[1] == "huge":
-                page[2]["lfs"]["size"] = 1 << 60
-            if "cursor=" in self.path:
-                return self.answer(200, json.dumps(page[2:]).encode())
-            link = '<http://%s%s&cursor=2>; rel="next"' % (self.headers["Host"], self.path)
-            return self.answer(200, json.dumps(page[:2]).encode(), Link=link)
+            return self.api(m[1], m[2], m[3])
         m = re.match(r"/(?:datasets/)?me/(\w+)/resolve/%s/(.+)$" % commit, path)
-        if not m or m[2] not in files:
+        if not m or m[2] not in content(m[1]):
             return self.answer(404, X_Error_Code="EntryNotFound")
-        if m[2].endswith(".safetensors"):
-            where = "http://127.0.0.1:%d/%s?signature=%d" % (ports[1], m[1], random.getrandbits(32))
-            return self.answer(302, Location=where)
-        self.data(b"changed!\n" if m[1] == "changed" and m[2] == "config.json" else files[m[2]])
+        self.resolve(m[1], m[2])
 
     do_HEAD = do_GET
 
 
-servers = [ThreadingHTTPServer(("127.0.0.1", 0), Handler) for _ in range(2)]
+class Server(ThreadingHTTPServer):
+    request_queue_size = 64
+    daemon_threads = True
+
+
+servers = [Server(("127.0.0.1", 0), Handler) for _ in range(2)]
 ports = [s.server_address[1] for s in servers]
 open(sys.argv[1] + ".new", "w").write("%d %d\n" % tuple(ports))
 os.rename(sys.argv[1] + ".new", sys.argv[1])
