@@ -19,7 +19,8 @@
 
 enum {
     TRIES = 8,
-    TRIES_UNREACHED = 4,      /* if no server has ever answered: a machine without a network */
+    TRIES_UNREACHED = 4, /* if no server has ever answered: a machine without a network */
+    SMALL_BYTES = 1 << 20,
     PROGRESS_BYTES = 64 << 10 /* bytes that reset the count of tries; single bytes do not */
 };
 static const int64_t segment_least = 64ll << 20;
@@ -284,11 +285,13 @@ static int restart_part(struct run *r, const char *why)
     return code;
 }
 
+/* Records the received bytes. A small file that is named by its checksum is rather received again. */
 static int commit(struct run *r)
 {
     r->uncommitted = 0;
     r->committed_at = clock_seconds();
-    return partial_commit(r->part, r->err);
+    bool small = r->t->identity && r->t->size < SMALL_BYTES;
+    return small ? 0 : partial_commit(r->part, r->err);
 }
 
 /* Stores total (-1: unknown) and validator of the remote file, and splits it into segments. */
@@ -546,7 +549,8 @@ int transfer_run(const struct transfer *t, struct partial *part, int *used, stru
     struct error local = {0};
     struct run r = {.t = t, .part = part, .err = err ? err : &local, .committed_at = clock_seconds()};
     int code = 0;
-    if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK || !(r.multi = curl_multi_init()))
+    if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK ||
+        !(r.multi = t->multi ? t->multi : curl_multi_init()))
         return error_set(err, EXIT_FAILED, NULL, "cannot initialize libcurl");
     curl_multi_setopt(r.multi, CURLMOPT_PIPELINING,
                       (long)CURLPIPE_NOTHING); /* each segment has its own connection */
@@ -584,16 +588,12 @@ int transfer_run(const struct transfer *t, struct partial *part, int *used, stru
         curl_easy_cleanup(r.connections[i].easy);
         curl_slist_free_all(r.connections[i].list);
     }
-    curl_multi_cleanup(r.multi);
+    if (!t->multi) curl_multi_cleanup(r.multi);
     curl_global_cleanup();
     *used = r.url;
-    if (!code || part->state.segment_count) { /* keep the received bytes, also after an error */
-        struct error ignored = {0};
-        int synced = part->state.segment_count && part->state.total >= 0
-                         ? partial_commit(part, code ? &ignored : r.err)
-                         : 0;
-        if (!code) code = synced;
-    }
+    if (code) r.err = NULL; /* the received bytes are kept, also after an error */
+    int synced = part->state.segment_count && part->state.total >= 0 ? commit(&r) : 0;
+    if (!code) code = synced;
     if (!code) code = t->arrived(t->context, part->state.total, r.err);
     return code;
 }

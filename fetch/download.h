@@ -37,6 +37,7 @@ struct transfer {
     const char *identity;
     int connections;            /* most of them: one range of a file each */
     struct connections *shared; /* with other transfers; NULL: all connections are its own */
+    void *multi;                /* CURLM whose open connections are reused; NULL: none */
     int64_t commit_bytes;       /* sync at least this often; 0: 64 MiB */
     const atomic_int *cancel;   /* may be NULL */
     void *context;

@@ -54,6 +54,7 @@ struct hub {
     const atomic_int *cancel;
     bool offline;               /* HF_HUB_OFFLINE: no requests */
     struct connections *shared; /* with other downloads of the command; NULL: there are none */
+    void *easy, *multi;         /* CURL and CURLM, whose open connections are reused; NULL: none */
     void *context;
     void (*notice)(void *context, const char *text); /* a message for the user; may be NULL */
 };
@@ -61,6 +62,10 @@ struct hub {
  * of token and cache), or MODELSCOPE_ENDPOINT, MODELSCOPE_API_TOKEN and MODELSCOPE_CACHE. */
 int hub_open(struct hub *hub, enum hub_kind kind, const atomic_int *cancel, struct error *err);
 void hub_close(struct hub *hub);
+
+/* Keeps connections open between the requests and downloads of one thread, until they are dropped. */
+void hub_keep_connections(struct hub *hub);
+void hub_drop_connections(struct hub *hub);
 
 /* Returns whether both URLs have the same scheme, host and port. */
 bool hub_same_origin(const char *a, const char *b);
@@ -91,6 +96,7 @@ struct hub_download {
     void *context;
     void (*progress)(void *context, const struct transfer_progress *p);
     void (*notice)(void *context, const char *text);
+    int64_t received, before; /* bytes: of all addresses, of the earlier ones; 0 at first */
 };
 /* Brings one file into the cache, resumed and verified, and links it in the snapshot. Not for two files with
  * the same id at the same time. */

@@ -234,8 +234,10 @@ static int on_restarted(void *context, const char *why, struct error *err)
 
 static void on_progress(void *context, const struct transfer_progress *p)
 {
-    const struct hub_download *d = context;
-    d->progress(d->context, p);
+    struct hub_download *d = context;
+    struct transfer_progress all = *p;
+    all.received = d->received = d->before + p->received;
+    d->progress(d->context, &all);
 }
 
 static void pause_short(void) { nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL); }
@@ -256,17 +258,13 @@ static int claim(struct partial *part, struct hub_download *d, const char *direc
     return code;
 }
 
-/* Downloads a file to `blob`. A wrong one leaves nothing. */
-static int download(struct hub_download *d, const char *directory, const char *blob, struct error *err)
+/* Receives the bytes from the current address of the file. */
+static int receive(struct hub_download *d, struct partial *part, struct error *err)
 {
     const struct hub *hub = d->hub;
-    struct partial part;
     char *url = NULL;
     bool authorized = false;
-    int used = 0, code = claim(&part, d, directory, err);
-    if (code) return code;
-    if (is_there(hub, d->file, blob)) return partial_release(&part, false, err); /* by another process */
-    code = hub_locate(hub, d->name, d->commit, d->file->path, &url, &authorized, err);
+    int used = 0, code = hub_locate(hub, d->name, d->commit, d->file->path, &url, &authorized, err);
     struct transfer t = {.urls = &url,
                          .url_count = 1,
                          .size = d->file->size,
@@ -276,6 +274,7 @@ static int download(struct hub_download *d, const char *directory, const char *b
                          .identity = d->file->id,
                          .connections = d->connections,
                          .shared = hub->shared,
+                         .multi = hub->multi,
                          .cancel = hub->cancel,
                          .context = d,
                          .sized = on_sized,
@@ -283,12 +282,26 @@ static int download(struct hub_download *d, const char *directory, const char *b
                          .restarted = on_restarted,
                          .progress = on_progress,
                          .notice = on_notice};
-    if (!code) code = transfer_run(&t, &part, &used, err);
+    d->before = d->received;
+    if (!code) code = transfer_run(&t, part, &used, err);
+    free(url);
+    return code;
+}
+
+/* Downloads a file to `blob`. A wrong one leaves nothing. */
+static int download(struct hub_download *d, const char *directory, const char *blob, struct error *err)
+{
+    const struct hub *hub = d->hub;
+    struct partial part;
+    int code = claim(&part, d, directory, err);
+    if (code) return code;
+    if (is_there(hub, d->file, blob)) return partial_release(&part, false, err); /* by another process */
+    do code = receive(d, &part, err);
+    while (code == EXIT_NETWORK && d->received > d->before); /* a signed address expires: ask for a new one */
     bool wrong = !code && (code = verify(part.fd, hub, d->file, err)) == EXIT_INTEGRITY;
     if (!code) code = partial_move(&part, blob, err);
     struct error ignored = {0};
     int released = partial_release(&part, code && !wrong, code ? &ignored : err);
-    free(url);
     return code ? code : released;
 }
 

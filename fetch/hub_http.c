@@ -88,11 +88,24 @@ bool hub_same_origin(const char *a, const char *b)
     return same;
 }
 
+void hub_keep_connections(struct hub *hub)
+{
+    hub->easy = curl_easy_init();
+    hub->multi = curl_multi_init();
+}
+
+void hub_drop_connections(struct hub *hub)
+{
+    curl_easy_cleanup(hub->easy);
+    curl_multi_cleanup(hub->multi);
+}
+
 /* Sends one request and follows nothing. Returns the CURLcode. */
 static int request_once(const struct hub *hub, const char *url, bool head, struct answer *a)
 {
-    CURL *c = curl_easy_init();
+    CURL *c = hub->easy ? hub->easy : curl_easy_init();
     if (!c) return CURLE_OUT_OF_MEMORY;
+    curl_easy_reset(c);
     struct curl_slist *list = NULL;
     *a = (struct answer){.headers = {.length = -1, .start = -1, .end = -1, .total = -1, .retry_after = -1},
                          .cancel = hub->cancel};
@@ -120,7 +133,7 @@ static int request_once(const struct hub *hub, const char *url, bool head, struc
         after > 0)
         a->headers.retry_after = after; /* a date */
     curl_slist_free_all(list);
-    curl_easy_cleanup(c);
+    if (!hub->easy) curl_easy_cleanup(c);
     return rc;
 }
 

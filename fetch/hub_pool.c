@@ -132,6 +132,7 @@ static void *work(void *context)
 {
     struct worker *w = context;
     struct pool *pool = w->pool;
+    hub_keep_connections(&w->hub);
     while (take_file(w)) {
         struct error err = {0};
         struct hub_download d = {.hub = &w->hub,
@@ -146,6 +147,7 @@ static void *work(void *context)
         int code = hub_fetch_file(&d, &err);
         end_file(w, code, &err);
     }
+    hub_drop_connections(&w->hub);
     connections_return(&pool->shared, 1);
     return NULL;
 }

@@ -145,6 +145,7 @@ static int fetch_repository(const struct arguments *args, const atomic_int *canc
     struct hub hub = {0};
     int code = hub_name_parse(&name, text, err);
     if (!code) code = hub_open(&hub, name.kind, cancel, err);
+    if (!code) hub_keep_connections(&hub);
     hub.notice = on_wait;
     if (!code) code = (hub.offline ? hub_list_cached : hub_list)(&hub, &name, commit, &files, err);
     if (!code) hub_files_select(&files, include, exclude);
@@ -153,24 +154,31 @@ static int fetch_repository(const struct arguments *args, const atomic_int *canc
     if (!code && argument_flag(args, "list")) code = list_files(args, commit, &files);
     else if (!code) code = fetch_files(args, &hub, &name, commit, &files, err);
     hub_files_free(&files);
+    hub_drop_connections(&hub);
     hub_close(&hub);
     return code;
 }
 
 int fetch_hub(const struct arguments *args, const atomic_int *cancel, struct error *err)
 {
-    static const char *const texts[] = {"dest", "from", "bundle", "sha256"}, *const flags[] = {
-                                                                                 "trust",  "keep-archive",
-                                                                                 "stream", "verify",
-                                                                                 "repair", "dry-run"};
-    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
-        if (argument_text(args, texts[i], NULL))
-            return error_set(err, EXIT_USAGE, NULL, "--%s cannot be used with a repository of a hub",
-                             texts[i]);
-    for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
-        if (argument_flag(args, flags[i]))
-            return error_set(err, EXIT_USAGE, NULL, "--%s cannot be used with a repository of a hub",
-                             flags[i]);
+    static const struct {
+        const char *name, *hint;
+        bool text;
+    } others[] = {{"dest", N_("to choose the cache, set HF_HUB_CACHE or MODELSCOPE_CACHE"), true},
+                  {"from", N_("to use a mirror, set HF_ENDPOINT or MODELSCOPE_ENDPOINT"), true},
+                  {"bundle", NULL, true},
+                  {"sha256", NULL, true},
+                  {"trust", NULL, false},
+                  {"keep-archive", NULL, false},
+                  {"stream", NULL, false},
+                  {"verify", NULL, false},
+                  {"repair", NULL, false},
+                  {"dry-run", N_("to list the files, add --list"), false}};
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        if (others[i].text ? argument_text(args, others[i].name, NULL) != NULL
+                           : argument_flag(args, others[i].name))
+            return error_set(err, EXIT_USAGE, others[i].hint,
+                             "--%s cannot be used with a repository of a hub", others[i].name);
     int code = 0;
     for (int i = 0; i < args->operand_count && !code; i++)
         code = fetch_repository(args, cancel, args->operands[i], err);

@@ -158,6 +158,13 @@ right hf/hub/models--me--part_wrong 7
 rm mended
 fetch 0 me/many_limited
 if grep '^early' log; then fail "requests in the pause that the hub asked for"; fi
+: >log
+fetch 0 me/part_expires
+right hf/hub/models--me--part_expires 7
+grep -q '^cdn GET .* bytes=[1-9][0-9]*- ' log || fail "expired addresses: nothing was resumed"
+: >log
+fetch 0 me/many_again
+test "$(grep -c connection log)" -le 18 || fail "a connection per request: $(grep -c connection log)"
 fetch 0 me/part_noranges
 right hf/hub/models--me--part_noranges 7
 got=0
@@ -196,6 +203,13 @@ done
 fetch 5 me/huge
 for bad in me/x/y ../x me/..x 'me/x@../y' -x me/; do fetch 2 "$bad"; done
 fetch 2 me/model --sha256 "$blob"
+fetch 2 me/model --include 'no.such'
+grep -q me/model err || fail "--include without a match: not named"
+for page in me/model https://huggingface.co/me/model; do
+    got=0
+    "$MEOPT" fetch "$page" >out 2>err || got=$?
+    test $got = 2 && grep -q 'hf:me/model' err || { cat err; fail "$page: exit $got, or no hint"; }
+done
 mkdir -p elsewhere hf/hub/models--me--link/snapshots
 ln -s "$work/elsewhere" hf/hub/models--me--link/snapshots/$commit
 got=0

@@ -18,6 +18,7 @@ names = {"up": "../x", "absolute": "/tmp/x", "nul": "a\0b", "dots": "a/../../x"}
 state = {"busy": 0, "limited": 0.0}
 lock = threading.Lock()
 sums = {}
+used = set()
 
 
 def sum_of(kind, data):
@@ -58,10 +59,14 @@ class Handler(BaseHTTPRequestHandler):
         if self.command == "GET":
             self.wfile.write(body)
 
+    def setup(self):
+        super().setup()
+        log.write("connection\n")
+
     def data(self, data):
         etag = '"%s"' % sum_of("md5", data)
         m = re.match(r"bytes=(\d+)-(\d*)$", self.headers.get("Range", ""))
-        if "noranges" in self.path or not m and (self.server is servers[0] or "kill" not in self.path):
+        if "noranges" in self.path or not m and (self.server is servers[0] or not re.search("kill|expires", self.path)):
             return self.answer(200, data, ETag=etag)
         a, b = (int(m[1]), int(m[2] or len(data) - 1)) if m else (0, len(data) - 1)
         if m and a >= len(data):
@@ -78,6 +83,9 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(data[at : min(at + step, b + 1)])
             if "kill" in self.path:
                 time.sleep(0.02)
+            if "expires" in self.path and at == a:  # the connection is lost, and the address is not valid again
+                self.close_connection = True
+                return self.connection.shutdown(2)
 
     def handle(self):
         try:
@@ -124,6 +132,10 @@ class Handler(BaseHTTPRequestHandler):
         m = re.match(r"/([\w.]+)/([^?]*)", self.path)
         if not m:
             return self.answer(404)
+        if m[1].endswith("expires"):
+            if self.path in used:
+                return self.answer(403)
+            used.add(self.path)
         data = content(m[1])[m[2]]
         if "wrong" in m[1] and m[2] in ("model.safetensors", "part-3.safetensors") and not os.path.exists("mended"):
             data = data[:-1] + bytes([data[-1] ^ 1])
