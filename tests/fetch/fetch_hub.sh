@@ -53,8 +53,10 @@ grep -q '^cdn GET' log || fail "no request to the other host"
 if grep '^cdn' log | grep -q Bearer; then fail "the token went to another host"; fi
 if grep -rq hf_secret hf; then fail "the token is in the cache"; fi
 requests=$(grep -c resolve log)
+ref=$(ls -i $d/refs/main)
 fetch 0 me/model
 test "$requests" = "$(grep -c resolve log)" || fail "a complete snapshot was requested again"
+test "$ref" = "$(ls -i $d/refs/main)" || fail "a complete snapshot was written to"
 fetch 0 datasets/me/data --exclude '*.safetensors'
 test -e hf/hub/datasets--me--data/snapshots/$commit/config.json || fail "dataset"
 fetch 0 me/busy@$commit
@@ -188,6 +190,10 @@ http_proxy=http://127.0.0.1:$(cut -d' ' -f2 ports) no_proxy='' NO_PROXY='' fetch
 test "$requests" = "$(grep -c '^cdn' log)" || fail "the token went through a proxy"
 HF_TOKEN='' HUGGING_FACE_HUB_TOKEN=hf_older fetch 0 me/model --list
 grep -q Bearer_hf_older log || fail "HUGGING_FACE_HUB_TOKEN"
+HUGGINGFACE_HUB_CACHE="$work/older" fetch 0 me/model --include config.json
+test -e older/models--me--model/snapshots/$commit/config.json || fail "HUGGINGFACE_HUB_CACHE"
+HF_HOME='' XDG_CACHE_HOME="$work/xdg" fetch 0 me/model --include config.json
+test -e xdg/huggingface/hub/models--me--model/snapshots/$commit/config.json || fail "XDG_CACHE_HOME"
 
 for bad in gated missing; do
     fetch 4 me/$bad

@@ -109,7 +109,7 @@ mv www/keep.tar.gz www/COCO2014.tar.gz
 "$MEOPT" fetch big --dest two 2>err1 &
 first=$!
 wait_for 2 eval 'test -n "$(ls two/.meopt-fetch 2>/dev/null)"' || :
-"$MEOPT" fetch big --dest two --json >out 2>err &
+CURL_CA_BUNDLE='' REQUESTS_CA_BUNDLE="$work/ca.pem" "$MEOPT" fetch big --dest two --json >out 2>err &
 second=$!
 wait_for 5 grep -q '"phase":"waiting"' out || fail "two at once: the second does not wait"
 kill -KILL $first

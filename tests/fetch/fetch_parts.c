@@ -70,6 +70,13 @@ static void headers(void **state)
     assert_int_equal(h.total, 100);
     assert_int_equal(h.retry_after, 7);
     assert_string_equal(http_validator(&h), "\"new\"");
+    h = read_headers("HTTP/1.1 429 Too Many\r\nRateLimit: \"resolvers\";r=0;t=55\r\n");
+    assert_int_equal(h.retry_after, 55);
+    h = read_headers("HTTP/1.1 429 Too Many\r\nRateLimit: \"api\";r=0;t=\r\nRateLimit-Policy: \"a\";t=9\r\n");
+    assert_int_equal(h.retry_after, -1);
+    h = read_headers(
+        "HTTP/1.1 200 OK\r\nRateLimit: \"api\";r=9;t=55\r\n"); /* of an answer that is not a refusal */
+    assert_int_equal(h.retry_after, -1);
     h = read_headers("HTTP/1.1 200 OK\r\nETag: W/\"weak\"\r\nLast-Modified: Wed, 21 Oct 2015 07:28:00 "
                      "GMT\r\nContent-Length: 12\r\n");
     assert_string_equal(http_validator(&h), "Wed, 21 Oct 2015 07:28:00 GMT");
