@@ -102,6 +102,11 @@ void hub_close(struct hub *hub)
 
 static bool cancelled(const struct hub *hub) { return hub->cancel && *hub->cancel; }
 
+static int stopped(struct error *err)
+{
+    return error_set(err, EXIT_SIGNAL + SIGINT, "run the same command again to resume", "stopped");
+}
+
 /* Compares the bytes with the file's checksum: sha256, or git's sha1 of "blob SIZE\0" and the bytes. */
 static int verify(int fd, const struct hub *hub, const struct hub_file *file, struct error *err)
 {
@@ -115,8 +120,7 @@ static int verify(int fd, const struct hub *hub, const struct hub_file *file, st
     if (ok && !file->lfs) ok = EVP_DigestUpdate(md, head, (size_t)length) == 1;
     for (int64_t at = 0; ok && !cancelled(hub) && (got = retry_read(fd, buffer, 1 << 20, at)) > 0; at += got)
         ok = EVP_DigestUpdate(md, buffer, (size_t)got) == 1;
-    if (cancelled(hub))
-        code = error_set(err, EXIT_SIGNAL + SIGINT, "run the same command again to resume", "stopped");
+    if (cancelled(hub)) code = stopped(err);
     else if (got < 0)
         code = error_errno(err, EXIT_FAILED, "check the disk", "cannot read %s back", file->path);
     else if (!ok || EVP_DigestFinal_ex(md, digest, &n) != 1)
@@ -250,7 +254,11 @@ static int claim(struct partial *part, struct hub_download *d, const char *direc
     for (bool reported = false;; reported = true) {
         bool here = false;
         code = partial_claim(part, private, d->file->id, &here, err);
-        if (code != EXIT_LOCKED || !here || cancelled(d->hub)) break;
+        if (code != EXIT_LOCKED || !here) break;
+        if (cancelled(d->hub)) {
+            code = stopped(err);
+            break;
+        }
         if (!reported) on_notice(d, _("waiting for another process that is fetching this file"));
         pause_short();
     }

@@ -117,6 +117,22 @@ wait $pid || { cat first; fail "the first of two"; }
 right hf/hub/models--me--part 7
 test "$(grep -c '^cdn GET' log)" = 6 || fail "a file was received twice, or its copy as well"
 
+# the second of two stops while it waits for the first
+rm -rf hf/hub/models--me--part_kill
+: >log
+"$MEOPT" fetch hf:me/part_kill --quiet >first 2>&1 &
+pid=$!
+wait_for 20 three || fail "the first of two: no downloads"
+"$MEOPT" fetch hf:me/part_kill >out 2>err &
+second=$!
+wait_for 20 grep -q part- err || fail "the second of two does not wait"
+kill -TERM $second
+got=0
+wait $second || got=$?
+test $got = 143 || fail "the second of two: exit $got"
+wait $pid || { cat first; fail "the first of two, after the second stopped"; }
+right hf/hub/models--me--part_kill 7
+
 # at most N requests at a time, events in whole lines, and time
 rm -rf hf/hub/models--me--all_slow
 for n in 1 8; do
