@@ -12,6 +12,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* Parses digits at *p up to `end`. Returns false without a digit or with more than 18. */
 static bool number(const char **p, const char *end, int64_t *out)
@@ -172,6 +173,24 @@ double http_random(void)
     return r / 4294967296.0;
 }
 
+/* Returns the certificates of this machine's distribution, for a libcurl that was built for another. NULL: that
+ * of libcurl, or none is there. */
+static const char *system_certificates(void)
+{
+#if LIBCURL_VERSION_NUM >= 0x074600
+    static const char *const places[] = {"/etc/ssl/certs/ca-certificates.crt", /* Debian, Ubuntu, Arch */
+                                         "/etc/pki/tls/certs/ca-bundle.crt",   /* Fedora, Rocky, CentOS */
+                                         "/etc/ssl/ca-bundle.pem",             /* openSUSE */
+                                         "/etc/ssl/cert.pem"};
+    const curl_version_info_data *own = curl_version_info(CURLVERSION_NOW);
+    bool has_file = own->cainfo && access(own->cainfo, R_OK) == 0,
+         has_directory = own->capath && access(own->capath, R_OK) == 0;
+    for (size_t i = 0; i < sizeof places / sizeof places[0] && !has_file && !has_directory; i++)
+        if (access(places[i], R_OK) == 0) return places[i];
+#endif
+    return NULL;
+}
+
 void http_prepare(void *easy, const char *url)
 {
     /* curl(1) and, since repositories of hubs are fetched, Python's requests */
@@ -190,6 +209,8 @@ void http_prepare(void *easy, const char *url)
     if (bundle && *bundle && stat(bundle, &st) == 0 && S_ISDIR(st.st_mode)) directory = bundle, bundle = NULL;
     if (bundle && *bundle) curl_easy_setopt(easy, CURLOPT_CAINFO, bundle);
     if (directory && *directory) curl_easy_setopt(easy, CURLOPT_CAPATH, directory);
+    if (!(bundle && *bundle) && !(directory && *directory) && (bundle = system_certificates()))
+        curl_easy_setopt(easy, CURLOPT_CAINFO, bundle);
 }
 
 struct curl_slist *http_authorize(void *easy, const char *url, const char *lines)
