@@ -66,7 +66,8 @@ int __isoc23_sscanf(const char *text, const char *format, ...)
     return count;
 }
 
-/* System calls: 2.25 to 2.28. */
+/* System calls: 2.25 to 2.30. */
+int gettid(void) { return (int)syscall(SYS_gettid); }
 long getrandom(void *p, size_t bytes, unsigned flags) { return syscall(SYS_getrandom, p, bytes, flags); }
 int getentropy(void *p, size_t bytes)
 {
