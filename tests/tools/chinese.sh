@@ -12,7 +12,6 @@ import collections, os, re, sys
 NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 CHINESE = "\u3400-\u9fff"
-OWN = {"man7/meopt-devices.7"}  # a page for Hygon's cards, not a translation
 SPACING = re.compile(f"[{CHINESE}][A-Za-z0-9]|[A-Za-z0-9][{CHINESE}]|[{CHINESE}] ?[,;:?!()]|[{CHINESE}]\\.(?=\\s|$)|\u3000"
                      f"|[{CHINESE}] +[{CHINESE}]|[，。；：、（）] (?!\\|)| [，。；：、（）]")
 
@@ -130,7 +129,7 @@ for name in pages:
     text = re.sub(r"^\..*", "", page, flags=re.M)
     enclosed = re.findall(rf"^\.(?:Pq|Brq|Dq|Sq|Ql) .* Ns [，。；：、（）].*", page, re.M)
     failed += [f"man/zh_CN/{name}: punctuation inside the enclosure: {line}" for line in enclosed]
-    same = [] if name in OWN else differences(read(f"man/{os.path.basename(name)}"), page, manual_sections)
+    same = differences(read(f"man/{os.path.basename(name)}"), page, manual_sections)
     failed += [f"man/zh_CN/{name}: {f}" for f in [*same, *spacing(text)]]
     try:
         page.encode("gbk")
