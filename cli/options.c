@@ -213,8 +213,8 @@ void command_help(const struct command *command)
         if (o->letter) snprintf(letter, sizeof letter, "-%c, ", o->letter);
         snprintf(left, sizeof left, "%s--%s%s%s", letter, o->name, o->value ? " " : "",
                  o->value ? o->value : "");
-        char *help =
-            xasprintf("%s%s%s", translation(o->help), o->choices ? _(": ") : "", o->choices ? o->choices : "");
+        char *help = xasprintf("%s%s%s", translation(o->help), o->choices ? _(": ") : "",
+                               o->choices ? o->choices : "");
         printf("  %-28s ", left);
         print_wrapped(HELP_COLUMN, HELP_COLUMN, help);
         free(help);
