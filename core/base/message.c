@@ -16,7 +16,7 @@ enum {
     ARGUMENTS = 16,   /* of a message */
     DEPTH = 4,        /* of messages in arguments */
     FEWEST = 6,       /* bytes of a format besides its arguments: shorter ones match by chance */
-    STEPS = 100000,   /* of the search per format */
+    STEPS = 3000,     /* of the search per format */
     ERRNO_COUNT = 134 /* of Linux, with 0 */
 };
 
