@@ -159,7 +159,7 @@ static void request(struct connection *s, int segment)
 {
     struct run *r = s->run;
     struct partial_state *state = &r->part->state;
-    const char *url = r->t->urls[r->url], *protocols = r->t->allow_plain ? "http,https" : "https";
+    const char *url = r->t->urls[r->url];
     CURL *c = s->easy;
     curl_easy_reset(c);
     curl_slist_free_all(s->list);
@@ -174,8 +174,7 @@ static void request(struct connection *s, int segment)
     curl_easy_setopt(c, CURLOPT_PRIVATE, s);
     curl_easy_setopt(c, CURLOPT_ERRORBUFFER, s->message);
     curl_easy_setopt(c, CURLOPT_FAILONERROR, 1L);
-    curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, protocols);
-    curl_easy_setopt(c, CURLOPT_REDIR_PROTOCOLS_STR, strncmp(url, "https:", 6) == 0 ? "https" : protocols);
+    http_protocols(c, r->t->allow_plain, r->t->allow_plain && strncmp(url, "https:", 6) != 0);
     curl_easy_setopt(c, CURLOPT_FOLLOWLOCATION, r->t->authorization ? 0L : 1L);
     curl_easy_setopt(c, CURLOPT_MAXREDIRS, 5L);
     const char *stall = getenv("MEOPT_FETCH_STALL_SECONDS"); /* for tests; default 30 s */

@@ -213,6 +213,18 @@ void http_prepare(void *easy, const char *url)
         curl_easy_setopt(easy, CURLOPT_CAINFO, bundle);
 }
 
+void http_protocols(void *curl, bool plain, bool plain_redirects)
+{
+#if LIBCURL_VERSION_NUM >= 0x075500
+    curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, plain ? "http,https" : "https");
+    curl_easy_setopt(curl, CURLOPT_REDIR_PROTOCOLS_STR, plain_redirects ? "http,https" : "https");
+#else
+    const long both = CURLPROTO_HTTP | CURLPROTO_HTTPS, one = CURLPROTO_HTTPS;
+    curl_easy_setopt(curl, CURLOPT_PROTOCOLS, plain ? both : one);
+    curl_easy_setopt(curl, CURLOPT_REDIR_PROTOCOLS, plain_redirects ? both : one);
+#endif
+}
+
 struct curl_slist *http_authorize(void *easy, const char *url, const char *lines)
 {
     struct curl_slist *list = NULL;

@@ -42,6 +42,8 @@ double http_random(void);
 /* Sets the address and what all requests have: TLS 1.2 or newer, the certificates that the environment names.
  * easy: a CURL. */
 void http_prepare(void *easy, const char *url);
+/* Allows HTTPS to a CURL handle, and HTTP with `plain`; with `plain_redirects`, redirects to HTTP. */
+void http_protocols(void *curl, bool plain, bool plain_redirects);
 /* Makes a list of header lines with a secret, which are separated by newlines, for a request to `url`. Over
  * http:// that is this machine: no proxy may read them. */
 struct curl_slist *http_authorize(void *easy, const char *url, const char *lines);

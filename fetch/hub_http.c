@@ -112,7 +112,7 @@ static int request_once(const struct hub *hub, const char *url, bool head, struc
     http_prepare(c, url);
     if (hub->authorization && hub_same_origin(url, hub->endpoint))
         list = http_authorize(c, url, hub->authorization);
-    curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https");
+    http_protocols(c, true, true);
     curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 1L);
     curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, 30L);
     curl_easy_setopt(c, CURLOPT_NOBODY, head ? 1L : 0L);

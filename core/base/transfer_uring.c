@@ -45,7 +45,7 @@ static bool queue(struct uring *u, int slot, int which, bool linked)
     else if (buffer >= 0) io_uring_prep_read_fixed(sqe, u->fd, rest.buffer, bytes, at, buffer);
     else io_uring_prep_read(sqe, u->fd, rest.buffer, bytes, at);
     if (linked) sqe->flags |= IOSQE_IO_LINK;
-    io_uring_sqe_set_data64(sqe, (uint64_t)slot * 2 + (uint64_t)which);
+    sqe->user_data = (uint64_t)slot * 2 + (uint64_t)which;
     s->waiting++;
     return true;
 }

@@ -126,7 +126,7 @@ static int unpack(int fd, int *unpacked, struct error *err)
 static int find(const char *path, int fd, const struct identity *of, int *found, struct error *err)
 {
     *found = -1;
-    for (int i = 0; i < archive_count; i++)
+    for (int i = 0; i < archive_count && *found < 0; i++)
         if (same(&archives[i].of, of)) *found = archives[i].fd;
     bool full = archive_count == ARCHIVES;
     if (*found < 0 && !full && (*found = inherited(of)) >= 0) keep(of, *found);

@@ -1,6 +1,6 @@
 """Builds the Python package `meopt` (PEP 517): libmeopt-optim.so and code objects with CMake, then the wheel.
 
-Nothing is downloaded. CMake 3.21 and a C compiler are required; hipcc and nvcc are used if installed.
+Nothing is downloaded. CMake 3.16 and a C compiler are required; hipcc and nvcc are used if installed.
 Environment: CMAKE_ARGS (-DMEOPT_GPU_ARCHS=none), CC, CMAKE_BUILD_PARALLEL_LEVEL, SOURCE_DATE_EPOCH. The same
 sources, compiler and SOURCE_DATE_EPOCH give the same files.
 """
@@ -63,7 +63,7 @@ def build_library(build):
     check_sources()
     cmake = shutil.which("cmake")
     if not cmake:
-        raise SystemExit("no cmake in PATH; the build of meopt requires CMake 3.21 and a C compiler")
+        raise SystemExit("no cmake in PATH; the build of meopt requires CMake 3.16 and a C compiler")
     ninja = ["-G", "Ninja"] if shutil.which("ninja") and "CMAKE_GENERATOR" not in os.environ else []
     level = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(len(os.sched_getaffinity(0)))
     options = ["-DCMAKE_BUILD_TYPE=Release", "-DMEOPT_OPTIM_ONLY=ON", "-DBUILD_TESTING=OFF"]

@@ -91,11 +91,9 @@ static int run_pass(struct pass *pass, bool checked, uint32_t *crc, struct error
     }
     if (checked && result == 0) {
         z_off_t last = (z_off_t)(pass->bytes - (uint64_t)(chunks ? chunks - 1 : 0) * CHUNK_BYTES);
-        z_crc_t whole = (z_crc_t)crc32_combine_gen(CHUNK_BYTES);
         *crc = 0;
         for (int64_t i = 0; i < chunks; i++)
-            *crc = (uint32_t)(i + 1 < chunks ? crc32_combine_op(*crc, pass->crcs[i], whole)
-                                             : crc32_combine(*crc, pass->crcs[i], last));
+            *crc = (uint32_t)crc32_combine(*crc, pass->crcs[i], i + 1 < chunks ? CHUNK_BYTES : last);
     }
     free(pass->crcs);
     return result;

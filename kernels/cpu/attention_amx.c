@@ -14,7 +14,7 @@
  * which is limited to e. */
 #include "kernels/cpu/attention_amx.h"
 
-#if defined(__x86_64__) && defined(__linux__)
+#if MEOPT_HAS_AMX && defined(__linux__)
 
 #include "kernels/cpu/amx_tiles.h"
 #include "kernels/cpu/attention_mask.h"

@@ -20,7 +20,7 @@
 #include "kernels/cpu/gemm_amx.h"
 #include "kernels/cpu/select.h"
 
-#if defined(__x86_64__) && defined(__linux__)
+#if MEOPT_HAS_AMX && defined(__linux__)
 
 #include "kernels/cpu/amx_tiles.h"
 

@@ -7,11 +7,6 @@
 #else
 #define X86(ops) &ops
 #endif
-#ifdef MEOPT_AVX_VNNI
-#define AVX_VNNI(ops) &ops
-#else
-#define AVX_VNNI(ops) NULL
-#endif
 
 const struct cpu_ops *cpu_ops_select(void)
 {
@@ -19,10 +14,10 @@ const struct cpu_ops *cpu_ops_select(void)
         [SET_PLAIN] = &cpu_ops_plain,
         [SET_AVX2_FMA] = X86(cpu_ops_avx2_fma),
         [SET_AVX2] = X86(cpu_ops_avx2),
-        [SET_AVX2_VNNI] = AVX_VNNI(cpu_ops_avx2_vnni),
+        [SET_AVX2_VNNI] = MEOPT_HAS_AVX2_VNNI ? &cpu_ops_avx2_vnni : NULL,
         [SET_AVX512] = X86(cpu_ops_avx512),
-        [SET_AVX512_VNNI] = X86(cpu_ops_avx512_vnni),
-        [SET_AVX512_BF16] = X86(cpu_ops_avx512_bf16),
+        [SET_AVX512_VNNI] = MEOPT_HAS_AVX512_VNNI ? &cpu_ops_avx512_vnni : NULL,
+        [SET_AVX512_BF16] = MEOPT_HAS_AVX512_BF16 ? &cpu_ops_avx512_bf16 : NULL,
     };
     return tables[cpu_isa_taken()];
 }

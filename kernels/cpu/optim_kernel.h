@@ -467,7 +467,10 @@ void OPTIM_NAME(optim_state_in)(const struct optim_task *t, int64_t begin, int64
     for (int64_t group = begin; group < end; group++, m += OPTIM_GROUP, v = v ? v + OPTIM_GROUP : NULL) {
         real x[VECTORS], y[VECTORS];
         word half[VECTORS];
-        for (int i = 0; i < VECTORS; i++) half[i] = word_all(ROUND_NEAREST);
+        for (int i = 0; i < VECTORS; i++) {
+            half[i] = word_all(ROUND_NEAREST);
+            y[i] = real_all(0); /* gcc 10 does not see that it is loaded wherever it is read */
+        }
         load_wide_state(x, m, 0, STATE_F32);
         if (v) load_wide_state(y, v, 0, STATE_F32);
         if (v && OPTIM_LOW_BIT(t->v_format)) {

@@ -21,12 +21,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#ifdef MEOPT_AVX_VNNI
-enum { HAS_AVX_VNNI = 1 };
-#else
-enum { HAS_AVX_VNNI = 0 };
-#endif
-
 static const unsigned needs[CPU_SETS] = {
     [SET_AVX2_FMA] = CAN_AVX2,
     [SET_AVX2] = CAN_AVX2,
@@ -75,11 +69,13 @@ enum cpu_isa cpu_isa_of(const struct processor *p)
 
 /* ---- This processor ------------------------------------------------------------------------------------ */
 
-/* Returns this processor, with the instruction sets that it and this build support. */
+/* Returns this processor, with the instruction sets that it and this build (its compiler) support. */
 static struct processor here(void)
 {
     struct processor p = *cpu_here();
-    if (!HAS_AVX_VNNI) p.can &= ~(unsigned)CAN_AVX_VNNI;
+    if (!MEOPT_HAS_AVX2_VNNI) p.can &= ~(unsigned)CAN_AVX_VNNI;
+    if (!MEOPT_HAS_AVX512_VNNI) p.can &= ~(unsigned)CAN_AVX512_VNNI;
+    if (!MEOPT_HAS_AVX512_BF16) p.can &= ~(unsigned)CAN_AVX512_BF16;
     return p;
 }
 

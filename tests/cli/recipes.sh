@@ -36,7 +36,7 @@ for library in " ".join(looked).split():
         wrong.append("recipe.yaml: lacks %s %s" % (conda, least))
     if not re.search(r'depends_on\("%s(\+\w+)?%s"\)' % (re.escape(other), re.escape("@" + least + ":") if least else ""), spack):
         wrong.append("package.py: lacks %s %s" % (other, least))
-least = re.search(r"cmake_minimum_required\(VERSION ([\d.]+)\)", cmake)[1]
+least = re.search(r"cmake_minimum_required\(VERSION ([\d.]+?)(?:\.\.\.[\d.]+)?\)", cmake)[1]
 if "cmake >=" + least not in recipe or '"cmake@%s:"' % least not in spack:
     wrong.append("another CMake than %s" % least)
 known = set(re.findall(r"(?:option\(|DEFINED |\$\{|set\()(MEOPT_\w+)", cmake))

@@ -6,12 +6,14 @@
 #include <liburing.h>
 #include <string.h>
 
+enum { MSG_RING = 40, SKIP_SUCCESS = 1 << 6 }; /* Linux's numbers: liburing before 2.2 lacks the names */
+
 REAL(int, io_uring_submit, (struct io_uring * ring), (ring))
 
 static void answer(struct io_uring *ring, struct io_uring_sqe *sqe, int result)
 {
-    struct io_uring_sqe reply = {.opcode = IORING_OP_MSG_RING,
-                                 .flags = IOSQE_CQE_SKIP_SUCCESS,
+    struct io_uring_sqe reply = {.opcode = MSG_RING,
+                                 .flags = SKIP_SUCCESS,
                                  .fd = ring->ring_fd,
                                  .len = (unsigned)result,
                                  .off = sqe->user_data};

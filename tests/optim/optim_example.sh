@@ -28,7 +28,7 @@ fi
 
 mkdir "$dir/cmake"
 cat >"$dir/cmake/CMakeLists.txt" <<END
-cmake_minimum_required(VERSION 3.21)
+cmake_minimum_required(VERSION 3.16)
 project(example C)
 find_package(meopt 0.2 REQUIRED)
 add_executable(example ../example.c)

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#if defined(__x86_64__) && defined(__linux__)
+#if MEOPT_HAS_AMX && defined(__linux__)
 #include <immintrin.h>
 #include <math.h>
 #include <stdlib.h>

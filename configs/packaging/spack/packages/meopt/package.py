@@ -19,7 +19,7 @@ class Meopt(CMakePackage):
     variant("gpu_archs", default="none", description="cards to build code objects for: none, auto, native, gfx906;gfx928")
 
     depends_on("c", type="build")
-    depends_on("cmake@3.21:", type="build")
+    depends_on("cmake@3.16:", type="build")
     depends_on("pkgconfig", type="build")
     depends_on("gettext", type="build")
     depends_on("mpi", when="+mpi")
