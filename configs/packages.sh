@@ -1,30 +1,44 @@
 #!/bin/sh
-# Install what MEOpt builds and tests with, on Debian 12 or Ubuntu 22.04 and later. Safe to run again: does nothing
-# when all is there. Asks for root through sudo when needed. `packages.sh tarball` adds what only the target tarball uses,
-# `packages.sh test` what the tests use, `packages.sh test long` what only their long form does.
+# Installs the packages that MEOpt is built with: Debian 11 or Ubuntu 20.04 and later. Does nothing if they are installed. `packages.sh tarball`
+# adds those of the target tarball, `packages.sh test` those of the tests, too, `packages.sh test long` those of their long form. Where apt is missing, INSTALL.md lists the packages.
+# Exit status: 0, that of apt-get if it fails, 3 if packages are missing and cannot be installed: neither root nor sudo.
 set -eu
-packages="build-essential cmake ninja-build pkg-config libyaml-dev libcurl4-openssl-dev libarchive-dev
-  libjpeg62-turbo-dev libpng-dev libwebp-dev zlib1g-dev libjansson-dev libpcre2-dev libutf8proc-dev libssl-dev libncurses-dev liburing-dev gettext ca-certificates"
-grep -qi ubuntu /etc/os-release && packages=$(echo "$packages" | sed 's/libjpeg62-turbo-dev/libjpeg-turbo8-dev/')
-[ "${1:-}" != test ] && [ "${1:-}" != tarball ] || packages="$packages liblzma-dev libzstd-dev"
-[ "${1:-}" = test ] && packages="$packages libcmocka-dev clang clang-format libclang-rt-14-dev valgrind nginx-light tmux mandoc man-db locales
-  groff zip unzip zstd xz-utils openssl openmpi-bin libopenmpi-dev shellcheck fish rpm python3 python3-venv libcap2-bin librocm-smi-dev"
+jpeg=libjpeg62-turbo-dev
+grep -qi ubuntu /etc/os-release && jpeg=libjpeg-turbo8-dev
+packages="gcc libc6-dev cmake ninja-build pkg-config libyaml-dev libcurl4-openssl-dev libarchive-dev $jpeg libpng-dev libwebp-dev zlib1g-dev
+  libjansson-dev libpcre2-dev libutf8proc-dev libssl-dev libncurses-dev gettext"
+optional="liburing-dev ca-certificates" # installed where the distribution has them
+case ${1:-} in tarball | test) packages="$packages dpkg-dev liblzma-dev libzstd-dev" ;; esac
+if [ "${1:-}" = test ]; then
+    packages="$packages build-essential libcmocka-dev clang clang-format valgrind nginx-light tmux mandoc man-db locales groff zip unzip zstd xz-utils openssl
+      openmpi-bin libopenmpi-dev shellcheck fish rpm python3 python3-venv libcap2-bin fonts-dejavu-core"
+    # libFuzzer and sanitizers of clang 14 and later, a library of the monitor, the compiler for cards, the browser for compare's HTML page
+    optional="$optional libclang-rt-dev librocm-smi-dev hipcc chromium-headless-shell"
+fi
 [ "${2:-}" = long ] && packages="$packages slurm-wlm munge iproute2 qemu-user"
-# Code objects for cards (gfx906, gfx90a): where the distribution has the compiler.
-if [ "${1:-}" = test ] && apt-cache show hipcc >/dev/null 2>&1; then packages="$packages hipcc"; fi
-missing=
-for p in $packages; do
-    dpkg-query -W -f '${Status}' "$p" 2>/dev/null | grep -q 'install ok installed' || missing="$missing $p"
-done
-# Where the system has it (Debian, 13 s; Ubuntu has a snap instead): the browser of the test of compare's HTML page.
-browser=
-[ "${1:-}" = test ] && ! command -v chromium-headless-shell >/dev/null && ! grep -qi ubuntu /etc/os-release && browser=chromium-headless-shell
-[ -z "$missing$browser" ] && exit 0
-echo "installing:$missing $browser" >&2
-sudo=
-[ "$(id -u)" = 0 ] || sudo=sudo
-$sudo env DEBIAN_FRONTEND=noninteractive apt-get -qq update
+absent() { for p; do dpkg-query -W -f '${Status}' "$p" 2>/dev/null | grep -q 'install ok installed' || printf ' %s' "$p"; done; }
+offered() { for p; do apt-cache show "$p" >/dev/null 2>&1 && printf ' %s' "$p" || :; done; }
+command -v apt-get >/dev/null || { echo "no apt-get: INSTALL.md lists the packages of other distributions" >&2 && exit 0; }
 # shellcheck disable=SC2086
-$sudo env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $missing >/dev/null
-[ -z "$browser" ] || $sudo env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$browser" fonts-dejavu-core >/dev/null ||
-    echo "no $browser here: the test compare_page will be skipped" >&2
+missing=$(absent $packages) more=$(absent $optional)
+[ "$missing$more" ] || exit 0
+apt="env DEBIAN_FRONTEND=noninteractive apt-get -qq"
+if [ "$(id -u)" != 0 ]; then
+    [ "$missing" ] || exit 0
+    apt="sudo $apt"
+    if ! command -v sudo >/dev/null || ! { sudo -n true 2>/dev/null || [ -t 0 ]; }; then
+        echo "missing packages:$missing
+Installing them requires root. Ask an administrator to run: apt-get install$missing
+Without an administrator: use conda for the libraries, or a tarball made on another machine (both in INSTALL.md)." >&2
+        exit 3
+    fi
+fi
+# shellcheck disable=SC2086
+{
+    [ -z "$missing" ] || $apt update
+    more=$(offered $more)
+    [ -z "$missing$more" ] || echo "installing:$missing$more" >&2
+    [ -z "$missing" ] || $apt install -y --no-install-recommends $missing >/dev/null
+    [ -z "$more" ] || $apt install -y --no-install-recommends $more >/dev/null ||
+        echo "could not install$more: their tests will be skipped" >&2
+}
