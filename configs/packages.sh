@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs the packages that MEOpt is built with: Debian 11 or Ubuntu 20.04 and later. Does nothing if they are installed. `packages.sh tarball`
-# adds those of the target tarball, `packages.sh test` those of the tests, too, `packages.sh test long` those of their long form. Where apt is missing, INSTALL.md lists the packages.
+# adds those of the target tarball, `packages.sh test` those of the tests, too, `packages.sh test long` those of their long form. Where apt is
+# missing, INSTALL.md lists the packages.
 # Exit status: 0, that of apt-get if it fails, 3 if packages are missing and cannot be installed: neither root nor sudo.
 set -eu
 jpeg=libjpeg62-turbo-dev

@@ -111,12 +111,10 @@ with open(sys.argv[1], "rb") as file:
     texts, words = messages(gettext.GNUTranslations(file)._catalog)
 english, chinese, gbk = (sections(f) for f in sys.argv[2:5])
 joined = sections(sys.argv[3] + ".joined")
-english_joined = sections(sys.argv[2] + ".joined")
 if not len(english) == len(chinese) == len(gbk) == len(joined) or len(english) < 90:
     sys.exit(f"{len(english)} commands in English, {len(chinese)} in Chinese, {len(gbk)} in GBK")
 shown = 0
-for (name, lines, code), (_, unsplit, _), (_, split, zh_code), (_, whole, _), (_, gbk_lines, gbk_code) in zip(
-        english, english_joined, chinese, joined, gbk):
+for (name, lines, code), (_, split, zh_code), (_, whole, _), (_, gbk_lines, gbk_code) in zip(english, chinese, joined, gbk):
     if name == "end":
         continue
     if not code == zh_code == gbk_code or code is None:
@@ -129,9 +127,8 @@ for (name, lines, code), (_, unsplit, _), (_, split, zh_code), (_, whole, _), (_
     if not re.match(r"(list of runs|dashboard|form) \S", name):  # after a key a slow machine may still show the page before
         alignment(name, lines, split)
         alignment(name + " in GBK", lines, gbk_lines)
-    widest = max([100, *map(width, unsplit)]) if name.startswith("meopt compare ") else 100  # names of processors may be long
     for line in whole:
-        if width(line) > widest and code == "0" and not (LOGS.match(name) or SCRIPT.match(name)) and not line.startswith("meopt: ") and not re.search(r"\S{60}", line) and not VERBATIM.match(line):
+        if width(line) > 100 and code == "0" and not (LOGS.match(name) or SCRIPT.match(name)) and not line.startswith("meopt: ") and not re.search(r"\S{60}", line) and not VERBATIM.match(line):
             found.append(f"{name}: wider than the terminal: {line}")
 if shown < 0.9 * len(english):
     found.append(f"only {shown} of {len(english)} screens are Chinese")
