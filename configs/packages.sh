@@ -11,8 +11,8 @@ packages="gcc libc6-dev cmake ninja-build pkg-config libyaml-dev libcurl4-openss
 optional="liburing-dev ca-certificates" # installed where the distribution has them
 case ${1:-} in tarball | test) packages="$packages dpkg-dev liblzma-dev libzstd-dev" ;; esac
 if [ "${1:-}" = test ]; then
-    packages="$packages build-essential libcmocka-dev clang clang-format valgrind nginx-light tmux mandoc man-db locales groff zip unzip zstd xz-utils openssl
-      openmpi-bin libopenmpi-dev shellcheck fish rpm python3 python3-venv libcap2-bin fonts-dejavu-core"
+    packages="$packages build-essential libcmocka-dev clang clang-format valgrind nginx-light tmux mandoc man-db locales groff zip unzip zstd xz-utils
+      openssl file openmpi-bin libopenmpi-dev shellcheck fish rpm python3 python3-venv libcap2-bin fonts-dejavu-core"
     # libFuzzer and sanitizers of clang 14 and later, a library of the monitor, the compiler for cards, the browser for compare's HTML page
     optional="$optional libclang-rt-dev librocm-smi-dev hipcc chromium-headless-shell"
 fi

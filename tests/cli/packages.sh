@@ -12,7 +12,7 @@ package() { # GENERATOR ENDING
     made=$(find "$work/$2" -maxdepth 1 -name "*.$2")
     [ -s "$made" ] || fail "no .$2"
 }
-if command -v cpack >/dev/null && command -v dpkg-shlibdeps >/dev/null; then
+if command -v cpack >/dev/null && command -v dpkg-shlibdeps >/dev/null && command -v file >/dev/null; then
     package DEB deb
     dpkg-deb -f "$made" Depends | grep -q 'libc6.*libcurl4' || fail "Depends: $(dpkg-deb -f "$made" Depends)"
     dpkg-deb -f "$made" Depends | grep -qiE 'mpi(ch)?[0-9]' && fail "MPI is required: $(dpkg-deb -f "$made" Depends)"
