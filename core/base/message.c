@@ -87,15 +87,22 @@ static bool match_here(struct match *m, const char *format, const char *p, int n
     int argument;
     const char *rest = format + conversion(format, next, &letter, &argument);
     if (!letter || argument < 0 || argument >= ARGUMENTS) return false;
-    /* Of two texts without a separator, the second one is often empty: the first is as long as possible. */
-    bool longest = letter == 's' && rest[0] == '%' && rest[1] != '%';
-    size_t left = (size_t)(m->end - p), first = letter != 's';
+    size_t left = (size_t)(m->end - p);
     if (letter == 's' && strncmp(rest - 3, ".0", 2) == 0) left = 0;
-    for (size_t n = first; n <= left && m->steps > 0; n++) {
-        size_t bytes = longest ? left - n : n;
-        if (letter != 's' && letter != 'c' && !is_numeric(p[bytes - 1])) return false;
-        m->found[argument] = (struct span){p, bytes};
-        if (match_here(m, rest, p + bytes, next + 1)) return true;
+    /* Of texts without a separator, the first one is as long as all: the others are often empty. */
+    while (letter == 's' && rest[0] == '%' && rest[1] != '%') {
+        char other;
+        int empty;
+        size_t bytes = conversion(rest, next + 1, &other, &empty);
+        if (other != 's' || empty < 0 || empty >= ARGUMENTS) break;
+        m->found[empty] = (struct span){p, 0};
+        rest += bytes;
+        next++;
+    }
+    for (size_t n = letter != 's'; n <= left && m->steps > 0; n++) {
+        if (letter != 's' && letter != 'c' && !is_numeric(p[n - 1])) return false;
+        m->found[argument] = (struct span){p, n};
+        if (match_here(m, rest, p + n, next + 1)) return true;
         if (letter == 'c') return false;
     }
     return false;

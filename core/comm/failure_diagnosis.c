@@ -18,6 +18,7 @@
  */
 #include "core/comm/comm.h"
 #include "core/comm/hub_internal.h"
+#include "core/base/message.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -190,10 +191,12 @@ static bool diagnose_disconnected(struct hub *hub, double now)
  * ranks have agreed on (comm_agree): rank N failed, not r. */
 static void end_by_exit_message(struct hub *hub, int r, const struct rank_bye *bye)
 {
-    char who[256];
+    char who[256], english[sizeof bye->what];
     struct error err;
     int named = -1, end = 0;
-    bool names = sscanf(bye->what, "rank %d (host %n", &named, &end) == 1 && end > 0;
+    bool names =
+        sscanf(message_english(english, sizeof english, bye->what), "rank %d (host %n", &named, &end) == 1 &&
+        end > 0;
     if (names && named >= 0 && named < hub->options.size) {
         wire_bye_error(bye, &err);
         hub_end(hub, named, &err);
