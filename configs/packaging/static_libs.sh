@@ -28,12 +28,19 @@ else
         *.list) sed -nE "s/^deb(-src)? (.*\/$places\/? .*)/deb-src \2/p" "$file" | sort -u >"$to" ;;
         esac
     done
-    get="apt-get -qq -o Dir::Etc::SourceList=/dev/null -o Dir::Etc::SourceParts=$PWD/apt/parts -o Dir::State::Lists=$PWD/apt/lists
+    options="-o Dir::Etc::SourceList=/dev/null -o Dir::Etc::SourceParts=$PWD/apt/parts -o Dir::State::Lists=$PWD/apt/lists
         -o Dir::Cache=$PWD/apt/cache -o APT::Sandbox::User=$(id -un)"
-    $get update
+    # shellcheck disable=SC2086
+    apt-get -qq $options update
     for name in curl libarchive; do
-        rm -rf $name*
-        $get source --download-only $name
+        # shellcheck disable=SC2086
+        versions=$(apt-cache $options showsrc --only-source $name | sed -n 's/^Version: //p' | sort -Vru)
+        for version in $versions; do # a mirror may lack the files of the newest for a while
+            rm -rf $name*
+            # shellcheck disable=SC2086
+            ! apt-get -qq $options source --download-only "$name=$version" || break
+            echo "$name $version could not be fetched; an older version is used if there is one" >&2
+        done
         dpkg-source --no-check -x ./"$name"*.dsc $name >/dev/null # apt-get has compared the checksums
     done
     rm -rf apt
@@ -47,17 +54,19 @@ configure() { # NAME OPTION...
 # HTTP and HTTPS with OpenSSL; the certificates are those of the machine it runs on (fetch/http.c).
 configure curl -DBUILD_CURL_EXE=OFF -DHTTP_ONLY=ON -DCURL_USE_OPENSSL=ON -DCMAKE_USE_OPENSSL=ON -DUSE_LIBIDN2=OFF -DCURL_USE_LIBSSH2=OFF \
     -DCMAKE_USE_LIBSSH2=OFF -DCURL_USE_LIBPSL=OFF -DUSE_NGHTTP2=OFF -DCURL_BROTLI=OFF -DCURL_ZSTD=OFF -DCURL_DISABLE_LDAP=ON -DENABLE_MANUAL=OFF \
-    -DCURL_CA_BUNDLE=none -DCURL_CA_PATH=none
+    -DENABLE_CURL_MANUAL=OFF -DBUILD_LIBCURL_DOCS=OFF -DBUILD_MISC_DOCS=OFF -DCURL_CA_BUNDLE=none -DCURL_CA_PATH=none
 # tar and zip, xz and zstd; gzip is read by fetch/inflate.c.
 configure libarchive -DENABLE_OPENSSL=OFF -DENABLE_NETTLE=OFF -DENABLE_MBEDTLS=OFF -DENABLE_LIBXML2=OFF -DENABLE_EXPAT=OFF -DENABLE_LZ4=OFF \
     -DENABLE_LZO=OFF -DENABLE_LIBB2=OFF -DENABLE_BZip2=OFF -DENABLE_ACL=OFF -DENABLE_XATTR=OFF -DENABLE_PCREPOSIX=OFF -DENABLE_CAT=OFF \
     -DENABLE_CPIO=OFF -DENABLE_TAR=OFF -DENABLE_UNZIP=OFF -DENABLE_TEST=OFF -DENABLE_WERROR=OFF
-build() { # NAME TARGET
-    cmake --build "build-$1" --target "$2" -j "$(nproc)" >>"$1.log" 2>&1 || { tail -n 30 "$1.log" >&2; exit 1; }
-    find "build-$1" -name "lib${1#lib}.a" -exec cp {} . \;
-    cp "$1/COPYING" "copyright-$1"
+build() { # NAME OPTION...
+    name=$1
+    shift
+    cmake --build "build-$name" -j "$(nproc)" "$@" >>"$name.log" 2>&1 || { tail -n 30 "$name.log" >&2; exit 1; }
+    find "build-$name" -name "lib${name#lib}.a" -exec cp {} . \;
+    cp "$name/COPYING" "copyright-$name"
 }
-build curl libcurl
-build libarchive archive_static
+build curl
+build libarchive --target archive_static # and no shared library
 rm -rf build-curl build-libarchive curl libarchive curl_* libarchive_*
 touch whole
