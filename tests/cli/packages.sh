@@ -34,6 +34,7 @@ if command -v rpmbuild >/dev/null; then
         rpm -qp --recommends "$made" 2>/dev/null | grep -qE 'openmpi|mpich' || fail ".rpm does not recommend MPI"
     fi
     grep -qx /usr/bin/meopt list || fail ".rpm has no program"
+    if rpm -qp --qf '%{DESCRIPTION}' "$made" 2>/dev/null | grep -i cpack; then fail ".rpm is described as one of CPack"; fi
     if grep -Ex '/usr|/usr/(bin|lib|share|include|share/man)' list; then fail ".rpm owns a directory of the system"; fi
 fi
 
