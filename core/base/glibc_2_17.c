@@ -57,11 +57,20 @@ READS_NUMBER(unsigned long long, strtoull)
 READS_NUMBER(long, strtoimax)
 READS_NUMBER(unsigned long, strtoumax)
 int __isoc99_vsscanf(const char *text, const char *format, va_list list);
+int __isoc99_vfscanf(void *file, const char *format, va_list list);
 int __isoc23_sscanf(const char *text, const char *format, ...)
 {
     va_list list;
     va_start(list, format);
     int count = __isoc99_vsscanf(text, format, list);
+    va_end(list);
+    return count;
+}
+int __isoc23_fscanf(void *file, const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    int count = __isoc99_vfscanf(file, format, list);
     va_end(list);
     return count;
 }
