@@ -44,7 +44,7 @@ if command -v bash >/dev/null; then
         [ "${COMPREPLY[*]}" = --name ] || { echo "bash: ${COMPREPLY[*]}" >&2; exit 1; }' bash "$MEOPT_SOURCE/configs/completion/meopt.bash"
 fi
 
-if command -v fish >/dev/null; then
+if fish --no-config -c true 2>/dev/null; then # fish 3.2 or later
     ln -sf "$MEOPT" "$work/meopt"
     for try in "meopt train --na/--name" "meopt bench op/optim" "meopt plan x.yaml optim.na/optim.name="; do
         found=$(PATH="$work:$PATH" HOME="$work" fish --no-config -c "source '$MEOPT_SOURCE/configs/completion/meopt.fish'; complete -C '${try%/*}'")

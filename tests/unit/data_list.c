@@ -22,13 +22,16 @@ static char directory[64];
 
 int stat(const char *restrict path, struct stat *restrict st)
 {
-    static int (*real)(const char *, struct stat *);
-    if (!real) *(void **)&real = dlsym(RTLD_NEXT, "stat");
     if (directory[0] && strncmp(path, directory, strlen(directory)) == 0 && stats_left-- == 0) {
         errno = EIO;
         return -1;
     }
-    return real(path, st);
+    return fstatat(AT_FDCWD, path, st, 0);
+}
+int __xstat(int version, const char *path, struct stat *st);
+int __xstat(int version, const char *path, struct stat *st) /* stat() before glibc 2.33 */
+{
+    return (void)version, stat(path, st);
 }
 
 struct dirent *readdir(DIR *dir)
