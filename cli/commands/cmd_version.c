@@ -42,7 +42,7 @@ static int read_facts(struct fact all[FACTS])
     FACT("libarchive", "%s", archive_version_string() + strcspn(archive_version_string(), "0123456789"));
     FACT("OpenSSL", "%s", OpenSSL_version(OPENSSL_VERSION));
     FACT("libyaml", "%s", yaml_get_version_string());
-    FACT("jansson", "%s", jansson_version_str());
+    FACT("jansson", "%s", JANSSON_VERSION);
     FACT("zlib", "%s", zlibVersion());
     FACT("libpng", "%s", png_get_libpng_ver(NULL));
     FACT("libwebp", "%d.%d.%d", webp >> 16, webp >> 8 & 255, webp & 255);

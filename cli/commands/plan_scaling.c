@@ -279,12 +279,14 @@ json_t *scaling_advice_json(const struct scaling_advice *a)
         json_t *row = json_pack("{s:s, s:i, s:b, s:b}", "keys", r->keys, "stages", r->stages, "possible",
                                 r->possible, "chosen", i == a->chosen);
         if (!r->possible) json_object_set_new(row, "why", json_string(r->why));
-        if (r->possible)
-            json_object_update_new(row, json_pack("{s:b, s:b, s:I, s:f, s:f, s:f, s:f}", "stages_apart",
-                                                  r->apart, "fits", r->fits, "peak_bytes",
-                                                  (json_int_t)r->peak_bytes, "sent_bytes_per_step",
-                                                  r->step.sent_bytes, "sums_s", r->step.sums_s, "step_s",
-                                                  r->step.step_s, "efficiency", r->efficiency));
+        json_t *figures = !r->possible
+                              ? NULL
+                              : json_pack("{s:b, s:b, s:I, s:f, s:f, s:f, s:f}", "stages_apart", r->apart,
+                                          "fits", r->fits, "peak_bytes", (json_int_t)r->peak_bytes,
+                                          "sent_bytes_per_step", r->step.sent_bytes, "sums_s", r->step.sums_s,
+                                          "step_s", r->step.step_s, "efficiency", r->efficiency);
+        json_object_update(row, figures);
+        json_decref(figures);
         json_array_append_new(rows, row);
     }
     return json_pack("{s:i, s:i, s:f, s:f, s:f, s:f, s:o, s:o}", "ranks", h->ranks, "node_ranks",
