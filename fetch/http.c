@@ -173,8 +173,8 @@ double http_random(void)
     return r / 4294967296.0;
 }
 
-/* Returns the certificates of this machine's distribution, for a libcurl that was built for another. NULL: that
- * of libcurl, or none is there. */
+/* Returns the certificates of this machine's distribution, for a libcurl that was built for another. NULL:
+ * libcurl has its own, or there are none. */
 static const char *system_certificates(void)
 {
 #if LIBCURL_VERSION_NUM >= 0x074600
