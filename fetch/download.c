@@ -123,7 +123,7 @@ static size_t on_data(char *data, size_t size, size_t n, void *context)
     struct connection *s = context;
     struct run *r = s->run;
     size_t bytes = size * n;
-    if (s->segment < 0) return 0; /* the probe */
+    if (s->segment < 0 || s->headers.status >= 400) return 0; /* the probe, or an error's page */
     if (!s->checked) {
         s->checked = true;
         s->outcome = check_response(s);
@@ -173,7 +173,6 @@ static void request(struct connection *s, int segment)
     http_prepare(c, url);
     curl_easy_setopt(c, CURLOPT_PRIVATE, s);
     curl_easy_setopt(c, CURLOPT_ERRORBUFFER, s->message);
-    curl_easy_setopt(c, CURLOPT_FAILONERROR, 1L);
     http_protocols(c, r->t->allow_plain, r->t->allow_plain && strncmp(url, "https:", 6) != 0);
     curl_easy_setopt(c, CURLOPT_FOLLOWLOCATION, r->t->authorization ? 0L : 1L);
     curl_easy_setopt(c, CURLOPT_MAXREDIRS, 5L);
@@ -406,6 +405,8 @@ static int handle_end(struct run *r, struct connection *s, int rc)
     struct partial_state *state = &r->part->state;
     s->busy = false;
     int status = s->headers.status;
+    /* CURLOPT_FAILONERROR before 7.75 hides the headers of an error: its status and when to try again */
+    if (status >= 400 && (rc == CURLE_OK || rc == CURLE_WRITE_ERROR)) rc = CURLE_HTTP_RETURNED_ERROR;
     if (s->segment < 0) { /* the probe */
         if (rc == CURLE_OK || rc == CURLE_WRITE_ERROR) {
             if (status == 206 && s->headers.has_range && !s->headers.bad_range && s->headers.start == 0 &&
