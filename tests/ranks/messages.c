@@ -122,9 +122,10 @@ static void check_group(struct rank *r, struct comm *part, int first, int stride
         for (int q = 0; q < n; q++) expected += 1.0f / (float)(1 + 4 * me + i + 10 * (first + q * stride));
         CHECK(r, memcmp(&expected, &sums[i], sizeof expected) == 0);
     }
-    int64_t bytes[GROUPED + 1];
+    int64_t bytes[GROUPED + 1] = {0};
     for (int q = 0; q <= n; q++) bytes[q] = 1000 * q;
-    void *all = message_of(r, 0, -1, 1000 * n), *mine = message_of(r, first, me, 1000);
+    void *all = message_of(r, 0, -1, sizeof bytes / sizeof *bytes * 1000),
+         *mine = message_of(r, first, me, 1000);
     if (n > 1) CHECK(r, comm_gather_from(part, mine, all, bytes, &r->err) == 0);
     for (int q = 0; q < n && n > 1; q++) CHECK(r, is_message(r, (char *)all + bytes[q], first, q, 1000));
     char text[8] = "";
