@@ -11,7 +11,7 @@ work=$(mktemp -d "$to/tarball.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 sh "$here/static_libs.sh" "$build/static" "$cc"
 
-# What Debian's packages have in a static form; the last five are needed by some releases' form of the others alone.
+# The static libraries of Debian's packages. Those without a package in this list are linked where they exist.
 missing=
 for library in yaml:libyaml-dev jpeg:libjpeg-dev png16:libpng-dev webp:libwebp-dev webpdemux:libwebp-dev z:zlib1g-dev jansson:libjansson-dev \
     pcre2-8:libpcre2-dev utf8proc:libutf8proc-dev ssl:libssl-dev crypto:libssl-dev ncursesw:libncurses-dev tinfo:libncurses-dev lzma:liblzma-dev \

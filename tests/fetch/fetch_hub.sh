@@ -24,7 +24,7 @@ fetch() {
     if grep -q hf_secret out err; then fail "$name: the token is printed"; fi
 }
 
-# right DIRECTORY FILES: so many links, and each blob has the content of its name
+# right DIRECTORY FILES: FILES links, and each blob has the content of its name
 right() {
     test "$(find "$1/snapshots" -type l | wc -l)" = "$2" || fail "$1: not $2 files"
     test ! -e "$1/.meopt-fetch" || fail "$1: left .meopt-fetch"
@@ -169,11 +169,11 @@ test "$(grep -c 'me/many_denied is gated' err)" = 1 || fail "denied: not named o
 fetch 3 me/part_wrong
 grep -q part-3.safetensors err || fail "wrong: the file is not named"
 test ! -e hf/hub/models--me--part_wrong/refs/main || fail "wrong: recorded"
-touch mended
+touch repaired
 for name in many_denied part_wrong; do fetch 0 me/$name; done
 right hf/hub/models--me--many_denied 41
 right hf/hub/models--me--part_wrong 7
-rm mended
+rm repaired
 fetch 0 me/many_limited
 if grep '^early' log; then fail "requests in the pause that the hub asked for"; fi
 : >log

@@ -137,12 +137,12 @@ class Handler(BaseHTTPRequestHandler):
                 return self.answer(403)
             used.add(self.path)
         data = content(m[1])[m[2]]
-        if "wrong" in m[1] and m[2] in ("model.safetensors", "part-3.safetensors") and not os.path.exists("mended"):
+        if "wrong" in m[1] and m[2] in ("model.safetensors", "part-3.safetensors") and not os.path.exists("repaired"):
             data = data[:-1] + bytes([data[-1] ^ 1])
         self.data(data[:132] if m[1] == "pointer" else data)
 
     def resolve(self, repo, path):
-        if repo.endswith("denied") and path == "data/020.json" and not os.path.exists("mended"):
+        if repo.endswith("denied") and path == "data/020.json" and not os.path.exists("repaired"):
             return self.answer(403, X_Error_Code="GatedRepo")
         if repo.endswith("limited"):  # one request is told to wait; the others wait as well
             with lock:
