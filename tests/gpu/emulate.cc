@@ -60,7 +60,7 @@ static void context_make(context *c, char *stack, size_t bytes, void (*begin)())
 
 struct fiber {
     emulate::context context;
-    char *stack;
+    char *memory, *stack;
     waiting state;
     const char *file;
     int line, from;
@@ -74,7 +74,7 @@ struct fiber {
 static struct fiber_list : std::vector<fiber> {
     ~fiber_list()
     {
-        for (fiber &f : *this) free(f.stack);
+        for (fiber &f : *this) free(f.memory);
     }
 } fibers;
 static context scheduler;
@@ -101,20 +101,30 @@ static void enter(int i)
     SWITCH_FINISH(scheduler_sanitizer, nullptr, nullptr);
 }
 
+/* Switches to the next lane of the wave, and after the last one to run_wave. */
 static void leave(waiting state, const char *file, int line)
 {
+    int next = thread + 1;
     fiber &f = fibers[(size_t)thread];
     f.state = state;
     f.file = file;
     f.line = line;
-    SWITCH_START(state == FINISHED ? nullptr : &f.sanitizer, scheduler_stack, scheduler_bytes);
-    emulate_switch(&f.context, &scheduler);
+    if (next % WAVE && fibers[(size_t)next].state == RUNNING) {
+        fiber &to = fibers[(size_t)next];
+        thread = next;
+        SWITCH_START(state == FINISHED ? nullptr : &f.sanitizer, to.stack, STACK_BYTES);
+        emulate_switch(&f.context, &to.context);
+    } else {
+        SWITCH_START(state == FINISHED ? nullptr : &f.sanitizer, scheduler_stack, scheduler_bytes);
+        emulate_switch(&f.context, &scheduler);
+    }
     SWITCH_FINISH(f.sanitizer, nullptr, nullptr);
 }
 
 static void body()
 {
-    SWITCH_FINISH(nullptr, &scheduler_stack, &scheduler_bytes);
+    if (thread % WAVE == 0) SWITCH_FINISH(nullptr, &scheduler_stack, &scheduler_bytes);
+    else SWITCH_FINISH(nullptr, nullptr, nullptr);
     running->call(running->function, running_arguments);
     leave(FINISHED, nullptr, 0);
 }
@@ -234,13 +244,13 @@ static void run_wave(int first)
 {
     uint64_t given[WAVE];
     for (;;) {
-        for (int i = first; i < first + WAVE; i++)
-            if (fibers[(size_t)i].state == RUNNING) enter(i);
+        if (fibers[(size_t)first].state == RUNNING) enter(first);
         fiber &lead = fibers[(size_t)first];
         for (int i = first; i < first + WAVE; i++) {
             fiber &f = fibers[(size_t)i];
             if (f.state != lead.state) die("lanes of a wave went different ways", lead, f);
-            if (f.state == AT_WAVE && (f.line != lead.line || strcmp(f.file, lead.file) != 0))
+            if (f.state == AT_WAVE &&
+                (f.line != lead.line || (f.file != lead.file && strcmp(f.file, lead.file) != 0)))
                 die("lanes wait at different places", lead, f);
             given[i - first] = f.value;
         }
@@ -302,12 +312,14 @@ void run(const kernel *k, const int64_t grid[3], int block_threads, void **argum
     running_arguments = arguments;
     threads = block_threads;
     while ((int)fibers.size() > threads) {
-        free(fibers.back().stack);
+        free(fibers.back().memory);
         fibers.pop_back();
     }
-    while ((int)fibers.size() < threads) {
+    while ((int)fibers.size() < threads) { /* stacks of one distance would share a few lines of the cache */
+        size_t shift = fibers.size() % 64 * 576;
         fibers.emplace_back();
-        fibers.back().stack = (char *)aligned_alloc(64, STACK_BYTES);
+        fibers.back().memory = (char *)aligned_alloc(64, STACK_BYTES + shift);
+        fibers.back().stack = fibers.back().memory + shift;
     }
     for (int i = 0; i < 3; i++) blocks[i] = grid[i];
     for (block[2] = 0; block[2] < grid[2]; block[2]++)
