@@ -48,7 +48,7 @@ static void check_terminal(struct doctor *d)
 static void check_fetch_libraries(struct doctor *d)
 {
     const curl_version_info_data *curl = curl_version_info(CURLVERSION_NOW);
-    doctor_add(d, FINDING_OK, "libcurl %s (%s), %s, %s, ncurses %s", curl->version,
+    doctor_add(d, FINDING_OK, "libcurl %s (%s), %s, %s, %s", curl->version,
                curl->ssl_version ? curl->ssl_version : "no TLS", archive_version_string(),
                OpenSSL_version(OPENSSL_VERSION), curses_version());
 }

@@ -1,20 +1,22 @@
-/* Choice of the instruction set at run time: see select.h, ops.h.
- *
- * Products of bf16 per cycle with 256 bits. A vfmadd computes 8 as floats; a vpmaddwd, followed by a vpaddd,
+/* Choice of the instruction set at run time: see select.h, ops.h. */
+/* clang-format off */
+/* Products of bf16 per cycle with 256 bits. A vfmadd computes 8 as floats; a vpmaddwd, followed by a vpaddd,
  * 16 as integers. Number of ports for each instruction (Fog, "Instruction tables", 2022; Abel and Reineke,
  * uops.info; LLVM's scheduling models):
  *
  *                                     vfmadd  vpmaddwd  vpaddd    floats  integers
- *     Intel Haswell, Broadwell           2       1         2         16   16, without the cost of
- *     quantization Intel Skylake and later            2       2         3         16   24 AMD Zen 1, Zen+
- *     (128 bits wide)    2       1         3          8    8 AMD Zen 2                          2       1    
- *         3         16   16 AMD Zen 3 and later                2       2         4         16   32 Hygon
- *     Dhyana, C86-4G-M4 and -M6    2       1         3, 4   as Zen 1, as Zen 2 Hygon C86-4G-M7 and later     
- *         2       2         4      as Zen 3
+ *     Intel Haswell, Broadwell           2       1         2         16   16, without the cost of quantization
+ *     Intel Skylake and later            2       2         3         16   24
+ *     AMD Zen 1, Zen+ (128 bits wide)    2       1         3          8    8
+ *     AMD Zen 2                          2       1         3         16   16
+ *     AMD Zen 3 and later                2       2         4         16   32
+ *     Hygon Dhyana, C86-4G-M4 and -M6    2       1         3, 4   as Zen 1, as Zen 2
+ *     Hygon C86-4G-M7 and later          2       2         4      as Zen 3
  *
  * VNNI's vpdpwssd combines both, on the ports of vfmadd. With 512 bits and no VNNI (Skylake-X), vpmaddwd and
  * vpaddd share two ports: 32 of either kind. Processors that are not in the table use floats, the simpler
  * arithmetic. */
+/* clang-format on */
 #include "kernels/cpu/select.h"
 
 #include <stdio.h>
@@ -40,8 +42,7 @@ const char *const cpu_isa_names[CPU_SETS] = {
     [SET_AVX512_BF16] = "avx512_bf16",
 };
 
-/* ---- Default of a processor
- * ----------------------------------------------------------------------------- */
+/* ---- Default of a processor ------------------------------------------------------------------------------ */
 
 static bool whole_numbers_pay(const struct processor *p)
 {
@@ -69,14 +70,26 @@ enum cpu_isa cpu_isa_of(const struct processor *p)
 
 /* ---- This processor ------------------------------------------------------------------------------------ */
 
-/* Returns this processor, with the instruction sets that it and this build (its compiler) support. */
+/* Instruction sets that the compiler of this build lacked. */
+static const unsigned not_built =
+    (MEOPT_HAS_AVX2_VNNI ? 0 : CAN_AVX_VNNI) | (MEOPT_HAS_AVX512_VNNI ? 0 : CAN_AVX512_VNNI) |
+    (MEOPT_HAS_AVX512_BF16 ? 0 : CAN_AVX512_BF16) | (MEOPT_HAS_AMX ? 0 : CAN_AMX);
+
+/* Returns this processor, with the instruction sets that it and this build support. */
 static struct processor here(void)
 {
     struct processor p = *cpu_here();
-    if (!MEOPT_HAS_AVX2_VNNI) p.can &= ~(unsigned)CAN_AVX_VNNI;
-    if (!MEOPT_HAS_AVX512_VNNI) p.can &= ~(unsigned)CAN_AVX512_VNNI;
-    if (!MEOPT_HAS_AVX512_BF16) p.can &= ~(unsigned)CAN_AVX512_BF16;
+    p.can &= ~not_built;
     return p;
+}
+
+const char *cpu_isa_not_built(const struct processor *p)
+{
+    if (p->can & not_built & CAN_AMX) return "amx";
+    struct processor built = *p;
+    built.can &= ~not_built;
+    enum cpu_isa best = cpu_isa_of(p);
+    return best == cpu_isa_of(&built) ? NULL : cpu_isa_names[best];
 }
 
 static enum cpu_isa own_set(void)

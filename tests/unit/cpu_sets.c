@@ -192,6 +192,29 @@ static void a_set_that_runs_is_had(void **state)
     unsetenv("MEOPT_CPU_ISA");
 }
 
+static void a_set_that_the_compiler_lacked_is_named(void **state)
+{
+    (void)state;
+    const struct {
+        struct processor is;
+        const char *lacked;
+    } rows[] = {
+        {{"GenuineIntel", 6, 0x55, CAN_AVX2 | CAN_AVX512}, NULL},
+        {{"GenuineIntel", 6, 0x97, CAN_AVX2 | CAN_AVX_VNNI}, MEOPT_HAS_AVX2_VNNI ? NULL : "avx2_vnni"},
+        {{"GenuineIntel", 6, 0x6a, CAN_AVX2 | CAN_AVX512 | CAN_AVX512_VNNI},
+         MEOPT_HAS_AVX512_VNNI ? NULL : "avx512_vnni"},
+        {{"AuthenticAMD", 0x19, 0x11, CAN_AVX2 | CAN_AVX512 | CAN_AVX512_BF16},
+         MEOPT_HAS_AVX512_BF16 ? NULL : "avx512_bf16"},
+        {{"GenuineIntel", 6, 0x8f, CAN_AVX2 | CAN_AVX512 | CAN_AVX512_BF16 | CAN_AMX},
+         MEOPT_HAS_AMX ? NULL : "amx"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const char *lacked = cpu_isa_not_built(&rows[i].is);
+        if (rows[i].lacked) assert_string_equal(lacked, rows[i].lacked);
+        else assert_null(lacked);
+    }
+}
+
 static void a_set_that_is_not_to_be_had_is_refused(void **state)
 {
     (void)state;
@@ -230,6 +253,7 @@ int main(void)
         cmocka_unit_test(what_the_system_lists_is_used),
         cmocka_unit_test(checksums_and_conversions_are_by_what_it_can),
         cmocka_unit_test(a_set_that_runs_is_had),
+        cmocka_unit_test(a_set_that_the_compiler_lacked_is_named),
         cmocka_unit_test(a_set_that_is_not_to_be_had_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
