@@ -5,7 +5,7 @@
  * uops.info; LLVM's scheduling models):
  *
  *                                     vfmadd  vpmaddwd  vpaddd    floats  integers
- *     Intel Haswell, Broadwell           2       1         2         16   16, without the cost of quantization
+ *     Intel Haswell, Broadwell           2       1         2         16   16, less with the quantization
  *     Intel Skylake and later            2       2         3         16   24
  *     AMD Zen 1, Zen+ (128 bits wide)    2       1         3          8    8
  *     AMD Zen 2                          2       1         3         16   16
@@ -42,7 +42,7 @@ const char *const cpu_isa_names[CPU_SETS] = {
     [SET_AVX512_BF16] = "avx512_bf16",
 };
 
-/* ---- Default of a processor ------------------------------------------------------------------------------ */
+/* ---- Default of a processor ---------------------------------------------------------------------------- */
 
 static bool whole_numbers_pay(const struct processor *p)
 {

@@ -68,9 +68,13 @@ if command -v script >/dev/null; then
     timeout 60 script -qec "env TERM=xterm LC_ALL=C.UTF-8 OMP_NUM_THREADS=1 '$MEOPT' train --resume runs/silent" script.log >script.out 2>&1 </dev/null || true
     test "$(workers)" = 0 || fail "a worker is left after a start that failed"
     # one whose supervisor is gone receives nothing else
-    timeout 60 script -qec "env TERM=xterm LC_ALL=C.UTF-8 OMP_NUM_THREADS=1 '$MEOPT' train configs/quickstart_dinov2.yaml --run-dir runs --name orphan train.steps=100000" \
-        script.log >script.out 2>&1 </dev/null || true
+    script -qec "env TERM=xterm LC_ALL=C.UTF-8 OMP_NUM_THREADS=1 '$MEOPT' train configs/quickstart_dinov2.yaml --run-dir runs --name orphan train.steps=100000" \
+        script.log >script.out 2>&1 </dev/null &
+    terminal=$!
+    echo $terminal >left
     await test -s runs/orphan/live.json
+    kill $terminal
+    wait $terminal || true
     orphan=$(sed -n 's/^ *"pid": *\([0-9]*\).*/\1/p' runs/orphan/state.json)
     echo $orphan >left
     kill -KILL "$(sed -n 's/.*"supervisor_pid":\([0-9]*\).*/\1/p' runs/orphan/live.json)"
