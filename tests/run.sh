@@ -48,7 +48,7 @@ else
 fi
 libraries=''
 export GOMP_SPINCOUNT="${GOMP_SPINCOUNT:-1000}" # tests share the cores: threads that spin for long starve each other
-code=0
-(cd build-ci && ctest --output-on-failure -j "$(nproc)" --timeout $seconds) || code=$?
+code=0 # half as many again as there are cores: some tests wait for servers, screens and signals
+(cd build-ci && ctest --output-on-failure -j $(($(nproc) * 3 / 2)) --timeout $seconds) || code=$?
 [ -z "$missing" ] || echo "$missing" >&2
 exit $code

@@ -57,7 +57,7 @@ tried() { # NAME
     'bench speedup') good='-n 100000 --repeat 1 --device cpu' ;;
     'bench ranks') good='--mib 1 --repeat 1' ;;
     'bench train') good='quick.yaml --steps 1 --no-peak --profile' ;;
-    'bench gpu') good="quick.yaml train.batch_size=2 --device cuda:0 --seconds 4 -o sent.json" && card ;;
+    'bench gpu') good="quick.yaml train.batch_size=2 --device cuda:0 --seconds 1 -o sent.json" && card ;;
     doctor) good='--quick quick.yaml' ;;
     esac
     run $1 $good

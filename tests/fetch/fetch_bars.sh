@@ -2,6 +2,7 @@
 # Fetching on a terminal, from a real nginx that sends slowly: a bar for each archive and one for all, with time left over all, what
 # is unpacked next to it, and where a transfer was resumed; at 80 columns nothing wraps, and nothing of it stays on the screen at the end.
 set -eu
+PATH=$PATH:/usr/sbin # of a user, on Debian
 for tool in nginx openssl python3; do command -v $tool >/dev/null || { echo "skipped: no $tool"; exit 77; }; done
 . "$MEOPT_SOURCE/tests/cli/tmux.sh"
 trap '[ ! -s "$dir/pid" ] || kill "$(cat "$dir/pid")" 2>/dev/null || :; [ -z "$socket" ] || tmux -L "$socket" kill-server 2>/dev/null || :; rm -rf "$dir"' EXIT

@@ -2,6 +2,7 @@
 # Fetching from a real nginx over TLS with a CA of its own: SIGKILL at random moments, two at once, a disk that fills up.
 # MEOPT_LONG: 200 kills of a 200 MB archive; else 15 of 20 MB.
 set -eu
+PATH=$PATH:/usr/sbin # of a user, on Debian
 for tool in nginx openssl; do command -v $tool >/dev/null || { echo "skipped: no $tool"; exit 77; }; done
 . "$MEOPT_SOURCE/tests/lib.sh"
 mount=
