@@ -1,6 +1,8 @@
 /* Table of all YAML keys. */
 #include "core/config/config.h"
 
+#include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 // clang-format off
@@ -500,14 +502,34 @@ const char *config_key_here(const struct config *c, const char *key)
     return key;
 }
 
+static short by_name[sizeof config_keys / sizeof *config_keys]; /* the keys in alphabetical order */
+static pthread_once_t sorted = PTHREAD_ONCE_INIT;
+
+static int compare_keys(const void *a, const void *b)
+{
+    return strcmp(config_keys[*(const short *)a].name, config_keys[*(const short *)b].name);
+}
+
+static void sort_keys(void)
+{
+    for (int i = 0; i < config_key_count; i++) by_name[i] = (short)i;
+    qsort(by_name, (size_t)config_key_count, sizeof *by_name, compare_keys);
+}
+
+static int compare_name(const void *name, const void *key)
+{
+    return strcmp(name, config_keys[*(const short *)key].name);
+}
+
+/* A plan of all combinations of memory options asks a million times. */
 int config_key_index(const char *name)
 {
-    for (int list = 0; list < ALIAS_LISTS; list++)
+    for (int list = 0; strncmp(name, "model", 5) == 0 && list < ALIAS_LISTS; list++)
         for (size_t i = 0; i < aliases[list].count; i++)
             if (strcmp(name, aliases[list].rows[i][0]) == 0) name = aliases[list].rows[i][1];
-    for (int i = 0; i < config_key_count; i++)
-        if (strcmp(name, config_keys[i].name) == 0) return i;
-    return -1;
+    pthread_once(&sorted, sort_keys);
+    const short *key = bsearch(name, by_name, (size_t)config_key_count, sizeof *by_name, compare_name);
+    return key ? *key : -1;
 }
 
 const char *config_key_spelling(int key, int i)

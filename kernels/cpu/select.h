@@ -28,7 +28,7 @@ enum cpu_isa cpu_isa_of(const struct processor *);
 /* Returns whether this processor and build support the set. */
 bool cpu_isa_runs(enum cpu_isa);
 
-/* Returns what this processor would use, amx or a set, and the compiler of this build lacked; NULL: nothing. */
+/* Returns the set, or amx, that this processor would use and the compiler of this build lacked, or NULL. */
 const char *cpu_isa_not_built(const struct processor *);
 
 /* Returns whether the matrix unit may be used: MEOPT_CPU_ISA does not exclude it. */

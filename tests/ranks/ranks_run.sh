@@ -36,6 +36,8 @@ train 0 cached 20 train.cache_teacher=true
 train 0 shared 20 train.cache_teacher=true dist.shard=parameters --workers 3
 cmp runs/cached/teacher.rows runs/shared/teacher.rows || fail "three ranks computed other outputs of the teacher"
 cmp runs/cached/ckpt/step-00000020/model.safetensors runs/shared/ckpt/step-00000020/model.safetensors || fail "a cached teacher: other weights"
+# What makes every call of a kind fail
+fails="export LD_LIBRARY_PATH='$MEOPT_BUILD/tests${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}' LD_PRELOAD=libfault.so FAULT_SHARED='$work/shared' FAULT_K=1 FAULT_EVER=1"
 second() { # CODE COMMAND...: on two ranks by mpirun, of which the second runs CODE before. mpirun of Open MPI 5.0.7 crashes with two commands
     # shellcheck disable=SC2016
     timeout 60 mpirun -np 2 sh -c 'code=$1; shift; [ "$OMPI_COMM_WORLD_RANK" = 0 ] || eval "$code"; exec "$@"' sh "$@"
@@ -77,10 +79,11 @@ if [ "$mpi" ]; then
     code=0
     set -- train configs/quickstart_dinov2.yaml train.global_batch=8 train.micro_batch=2 train.checkpoint_steps=2 train.steps=4 dist.shard=optimizer \
         device.type=cpu --no-dashboard --run-dir runs --name full
-    second 'ulimit -f 4' "$MEOPT" "$@" >log 2>&1 || code=$?
+    head -c 65536 /dev/zero >shared
+    second "$fails FAULT_UNDER='$work/runs/full' FAULT_CALL=write FAULT_ERRNO=28" "$MEOPT" "$@" >log 2>&1 || code=$?
     [ "$code" = 5 ] || fail "exit $code, expected 5: a rank's disk is full"
-    grep -q '^warning: .*rank 1 (host .*File too large' log || fail "the rank whose disk is full is not named"
-    grep -q '"message": ".*rank 1 (host .*File too large' runs/full/state.json || fail "the state has another reason: $(cat runs/full/state.json)"
+    grep -q '^warning: .*rank 1 (host .*No space left' log || fail "the rank whose disk is full is not named"
+    grep -q '"message": ".*rank 1 (host .*No space left' runs/full/state.json || fail "the state has another reason: $(cat runs/full/state.json)"
     [ -z "$(find runs/full/ckpt -name 'step-*')" ] || fail "a half checkpoint is left"
     "$MEOPT" train --resume runs/full --workers 3 >log 2>&1 || fail "with room it continues from the start"
 fi
@@ -109,8 +112,7 @@ if [ "$mpi" ]; then # one that fails alone, while it loads, says why before MPI 
     head -c 65536 /dev/zero >shared
     code=0
     set -- "$MEOPT" train configs/quickstart_dinov2.yaml $same train.steps=4 device.type=cpu --no-dashboard --run-dir runs --name alone
-    second "export LD_LIBRARY_PATH='$MEOPT_BUILD/tests${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}' LD_PRELOAD=libfault.so FAULT_SHARED='$work/shared' \
-        FAULT_UNDER='$work/configs/../sample' FAULT_CALL=open FAULT_K=1 FAULT_ERRNO=5 FAULT_EVER=1" "$@" >log 2>&1 || code=$?
+    second "$fails FAULT_UNDER='$work/configs/../sample' FAULT_CALL=open FAULT_ERRNO=5" "$@" >log 2>&1 || code=$?
     [ "$code" = 1 ] || fail "exit $code, expected 1: rank 1 cannot read the weights"
     grep -q '"message": "rank 1 (host .* Input/output error' runs/alone/state.json || fail "the reason is lost: $(cat runs/alone/state.json)"
 fi
