@@ -18,6 +18,15 @@ static int construct(int count, char **arguments, char **environment)
     return 0;
 }
 
+/* The start files before glibc 2.34 name these two, which libc_nonshared.a has there. */
+int __libc_csu_init(int count, char **arguments, char **environment);
+int __libc_csu_init(int count, char **arguments, char **environment)
+{
+    return construct(count, arguments, environment);
+}
+void __libc_csu_fini(void);
+void __libc_csu_fini(void) {} /* destructors are called by the dynamic linker */
+
 int __wrap___libc_start_main(main_function *main, int count, char **arguments, main_function *init,
                              void (*fini)(void), void (*end)(void), void *stack)
 {
