@@ -305,6 +305,15 @@ ENTRY int ncclGetVersion(int *version)
     return SUCCESS;
 }
 
+/* Removed when the process ends: meetings that nobody has come to. */
+static struct meetings : std::vector<std::string> {
+    std::mutex lock;
+    ~meetings()
+    {
+        for (const std::string &path : *this) unlink(path.c_str());
+    }
+} meetings;
+
 ENTRY int ncclGetUniqueId(id *p)
 {
     const char *directory = getenv("TMPDIR");
@@ -315,6 +324,8 @@ ENTRY int ncclGetUniqueId(id *p)
     int fd = mkstemp(p->bytes);
     bool good = fd >= 0 && ftruncate(fd, sizeof(meeting)) == 0;
     if (fd >= 0) close(fd);
+    std::lock_guard<std::mutex> held(meetings.lock);
+    if (fd >= 0) meetings.push_back(p->bytes);
     return good ? SUCCESS : SYSTEM_ERROR;
 }
 
