@@ -43,6 +43,7 @@
 #include <vector>
 
 #include "tests/gpu/fake_nccl_driver.h"
+#include "tests/gpu/fake_nccl_file.h"
 
 #define ENTRY extern "C" __attribute__((visibility("default")))
 
@@ -305,28 +306,10 @@ ENTRY int ncclGetVersion(int *version)
     return SUCCESS;
 }
 
-/* Removed when the process ends: meetings that nobody has come to. */
-static struct meetings : std::vector<std::string> {
-    std::mutex lock;
-    ~meetings()
-    {
-        for (const std::string &path : *this) unlink(path.c_str());
-    }
-} meetings;
-
 ENTRY int ncclGetUniqueId(id *p)
 {
-    const char *directory = getenv("TMPDIR");
     memset(p, 0, sizeof *p);
-    if (snprintf(p->bytes, sizeof p->bytes, "%s/fake-nccl-XXXXXX", directory ? directory : "/tmp") >=
-        (int)sizeof p->bytes)
-        return SYSTEM_ERROR;
-    int fd = mkstemp(p->bytes);
-    bool good = fd >= 0 && ftruncate(fd, sizeof(meeting)) == 0;
-    if (fd >= 0) close(fd);
-    std::lock_guard<std::mutex> held(meetings.lock);
-    if (fd >= 0) meetings.push_back(p->bytes);
-    return good ? SUCCESS : SYSTEM_ERROR;
+    return make_meeting_file(p->bytes, sizeof p->bytes, sizeof(meeting)) ? SUCCESS : SYSTEM_ERROR;
 }
 
 static bool accepts(const config *how)
