@@ -502,34 +502,36 @@ const char *config_key_here(const struct config *c, const char *key)
     return key;
 }
 
-static short by_name[sizeof config_keys / sizeof *config_keys]; /* the keys in alphabetical order */
-static pthread_once_t sorted = PTHREAD_ONCE_INIT;
+/* All names of keys, aliases included, in alphabetical order. */
+static struct key_name {
+    const char *name;
+    int key;
+} key_names[sizeof config_keys / sizeof *config_keys + sizeof key_aliases / sizeof *key_aliases +
+            sizeof model_aliases / sizeof *model_aliases];
+static int key_name_count;
+static pthread_once_t key_names_made = PTHREAD_ONCE_INIT;
 
-static int compare_keys(const void *a, const void *b)
+static int compare_names(const void *a, const void *b)
 {
-    return strcmp(config_keys[*(const short *)a].name, config_keys[*(const short *)b].name);
+    return strcmp(((const struct key_name *)a)->name, ((const struct key_name *)b)->name);
 }
 
-static void sort_keys(void)
+static void make_key_names(void)
 {
-    for (int i = 0; i < config_key_count; i++) by_name[i] = (short)i;
-    qsort(by_name, (size_t)config_key_count, sizeof *by_name, compare_keys);
+    const char *name;
+    for (int i = 0; i < config_key_count; i++)
+        for (int k = 0; (name = config_key_spelling(i, k)) != NULL; k++)
+            key_names[key_name_count++] = (struct key_name){name, i};
+    qsort(key_names, (size_t)key_name_count, sizeof *key_names, compare_names);
 }
 
-static int compare_name(const void *name, const void *key)
-{
-    return strcmp(name, config_keys[*(const short *)key].name);
-}
-
-/* A plan of all combinations of memory options asks a million times. */
+/* `meopt plan --fit` calls it for every key of every combination of memory options. */
 int config_key_index(const char *name)
 {
-    for (int list = 0; strncmp(name, "model", 5) == 0 && list < ALIAS_LISTS; list++)
-        for (size_t i = 0; i < aliases[list].count; i++)
-            if (strcmp(name, aliases[list].rows[i][0]) == 0) name = aliases[list].rows[i][1];
-    pthread_once(&sorted, sort_keys);
-    const short *key = bsearch(name, by_name, (size_t)config_key_count, sizeof *by_name, compare_name);
-    return key ? *key : -1;
+    pthread_once(&key_names_made, make_key_names);
+    const struct key_name *found = bsearch(&(struct key_name){.name = name}, key_names,
+                                           (size_t)key_name_count, sizeof *key_names, compare_names);
+    return found ? found->key : -1;
 }
 
 const char *config_key_spelling(int key, int i)
