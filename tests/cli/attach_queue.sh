@@ -73,7 +73,7 @@ SLURM_JOB_ID=4713 SLURM_ARRAY_JOB_ID=4713 SLURM_ARRAY_TASK_ID=2 "$MEOPT" train -
 sed 's/"state": *"done"/"state": "stopped"/; s/"exit_code": *0/"exit_code": 10/' runs/seeds-2/state.json >state.json && mv state.json runs/seeds-2/
 mkdir hung
 touch hung/hangs
-PLAY=$here/hung timeout 60 "$MEOPT" attach seeds-2 --json >hung.out 2>&1 </dev/null &
+PLAY=$here/hung timeout 50 "$MEOPT" attach seeds-2 --json >hung.out 2>&1 </dev/null &
 hung=$!
 echo $hung >left
 

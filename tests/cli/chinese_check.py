@@ -19,6 +19,7 @@ PROSE = re.compile(r"(?<![\w./=<'-])[a-z]{2,}(?: [a-z]{2,}){2,}(?![\w./=-])")
 VERBATIM = re.compile(r"^\s*(meopt|mpirun|srun|sbatch|#|>|\$) ?|^[\w.]+ = |^\s*[{}\[\]\"]|^a line of")  # commands, configurations, JSON, a log
 LOGS = re.compile("meopt (train|embed|eval) |page")
 LIBC = re.compile(r"\s+".join("cannot open shared object file: No such file or directory".split()))
+LIBC_IS_ENGLISH = not gettext.find("libc", "/usr/share/locale", ["zh_CN"])  # as on Ubuntu without its language pack
 SCRIPT = re.compile("meopt sbatch quick")
 found = []
 
@@ -67,7 +68,7 @@ def english_left(name, lines, texts, words, english):
     kept = [line for line in lines if not VERBATIM.match(line)]
     if SCRIPT.match(name):  # its comments
         kept = [line[2:] for line in lines if re.match("# [^ ]", line)]
-    if not gettext.find("libc", "/usr/share/locale", ["zh_CN"]):  # as on Ubuntu without its package of the language
+    if LIBC_IS_ENGLISH:
         kept = LIBC.sub("", "\n".join(kept)).split("\n")
     text = plain(" ".join(kept))
     for longest, expression, message in texts:

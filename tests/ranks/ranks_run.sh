@@ -36,11 +36,15 @@ train 0 cached 20 train.cache_teacher=true
 train 0 shared 20 train.cache_teacher=true dist.shard=parameters --workers 3
 cmp runs/cached/teacher.rows runs/shared/teacher.rows || fail "three ranks computed other outputs of the teacher"
 cmp runs/cached/ckpt/step-00000020/model.safetensors runs/shared/ckpt/step-00000020/model.safetensors || fail "a cached teacher: other weights"
-# What makes every call of a kind fail
-fails="export LD_LIBRARY_PATH='$MEOPT_BUILD/tests${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}' LD_PRELOAD=libfault.so FAULT_SHARED='$work/shared' FAULT_K=1 FAULT_EVER=1"
-second() { # CODE COMMAND...: on two ranks by mpirun, of which the second runs CODE before. mpirun of Open MPI 5.0.7 crashes with two commands
+mpi_pair() { # CODE COMMAND...: the command on two ranks of mpirun; rank 1 runs the shell code before it. mpirun of Open MPI 5.0.7 crashes with two commands
     # shellcheck disable=SC2016
     timeout 60 mpirun -np 2 sh -c 'code=$1; shift; [ "$OMPI_COMM_WORLD_RANK" = 0 ] || eval "$code"; exec "$@"' sh "$@"
+}
+mpi_pair_fault() { # CALL ERRNO DIRECTORY COMMAND...: every such call of rank 1 below the directory fails (libfault)
+    head -c 65536 /dev/zero >shared
+    fault="LD_PRELOAD=libfault.so FAULT_SHARED='$work/shared' FAULT_CALL=$1 FAULT_ERRNO=$2 FAULT_UNDER='$3' FAULT_K=1 FAULT_EVER=1"
+    shift 3
+    mpi_pair "export LD_LIBRARY_PATH='$MEOPT_BUILD/tests${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}' $fault" "$@"
 }
 if [ "$mpi" ]; then
     start="mpirun -np 2"
@@ -71,7 +75,7 @@ if [ "$mpi" ]; then
     # A rank with another directory, mask, locale and place for temporary files than the first.
     mkdir here
     set -- train "$work/configs/quickstart_dinov2.yaml" $same train.steps=20 dist.shard=optimizer device.type=cpu --run-dir "$work/runs" --name abroad
-    second "cd '$work/here'; umask 077; export LC_ALL=tr_TR.UTF-8 TMPDIR='$work/here'" "$MEOPT" "$@" >log 2>&1 || fail "a rank that was started elsewhere"
+    mpi_pair "cd '$work/here'; umask 077; export LC_ALL=tr_TR.UTF-8 TMPDIR='$work/here'" "$MEOPT" "$@" >log 2>&1 || fail "a rank that was started elsewhere"
     equal abroad 20
     # shellcheck disable=SC2012
     [ "$(ls -l runs/abroad/ckpt/step-00000020 | grep '^-' | cut -c1-10 | sort -u | wc -l)" = 1 ] || fail "not all of it may be read: $(ls -l runs/abroad/ckpt/step-00000020)"
@@ -79,8 +83,7 @@ if [ "$mpi" ]; then
     code=0
     set -- train configs/quickstart_dinov2.yaml train.global_batch=8 train.micro_batch=2 train.checkpoint_steps=2 train.steps=4 dist.shard=optimizer \
         device.type=cpu --no-dashboard --run-dir runs --name full
-    head -c 65536 /dev/zero >shared
-    second "$fails FAULT_UNDER='$work/runs/full' FAULT_CALL=write FAULT_ERRNO=28" "$MEOPT" "$@" >log 2>&1 || code=$?
+    mpi_pair_fault write 28 "$work/runs/full" "$MEOPT" "$@" >log 2>&1 || code=$?
     [ "$code" = 5 ] || fail "exit $code, expected 5: a rank's disk is full"
     grep -q '^warning: .*rank 1 (host .*No space left' log || fail "the rank whose disk is full is not named"
     grep -q '"message": ".*rank 1 (host .*No space left' runs/full/state.json || fail "the state has another reason: $(cat runs/full/state.json)"
@@ -109,10 +112,9 @@ if command -v strace >/dev/null && strace -f -o /dev/null true 2>/dev/null; then
     rm trace
 fi
 if [ "$mpi" ]; then # one that fails alone, while it loads, says why before MPI ends it
-    head -c 65536 /dev/zero >shared
     code=0
     set -- "$MEOPT" train configs/quickstart_dinov2.yaml $same train.steps=4 device.type=cpu --no-dashboard --run-dir runs --name alone
-    second "$fails FAULT_UNDER='$work/configs/../sample' FAULT_CALL=open FAULT_ERRNO=5" "$@" >log 2>&1 || code=$?
+    mpi_pair_fault open 5 "$work/configs/../sample" "$@" >log 2>&1 || code=$?
     [ "$code" = 1 ] || fail "exit $code, expected 1: rank 1 cannot read the weights"
     grep -q '"message": "rank 1 (host .* Input/output error' runs/alone/state.json || fail "the reason is lost: $(cat runs/alone/state.json)"
 fi
@@ -189,7 +191,7 @@ grep -q '^meopt: --elastic .*--restarts' log || fail "--elastic without --restar
 if [ "$mpi" ]; then
     code=0
     # shellcheck disable=SC2086
-    second 'set -- "$@" optim.lr=1e-4' "$MEOPT" train configs/quickstart_dinov2.yaml $same --run-dir runs --name odd >log 2>&1 || code=$?
+    mpi_pair 'set -- "$@" optim.lr=1e-4' "$MEOPT" train configs/quickstart_dinov2.yaml $same --run-dir runs --name odd >log 2>&1 || code=$?
     [ "$code" = 7 ] || fail "exit $code, expected 7: ranks of two experiments"
     grep -q '^meopt: rank 1 (host ' log || fail "the rank with another experiment is named"
 fi
