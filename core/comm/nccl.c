@@ -21,7 +21,7 @@
 #include <time.h>
 
 enum { SHORT_NS = 10000, LONG_NS = 500000, LEAVE_SECONDS = 5 };
-#define HEADERS_SECONDS 3 /* after a failure: longest wait for the headers that explain it */
+enum { HEADERS_SECONDS = 3 }; /* after a failure: longest wait for the headers that explain it */
 
 /* ---- waiting, unless the run is aborted ---- */
 

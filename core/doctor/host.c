@@ -69,20 +69,21 @@ static void check_processor(struct doctor *d)
     double quota = processors_quota(d->root);
     struct cpu_refusal refusal;
     bool refused = cpu_isa_refused(gemm_amx_available(), &refusal);
+    bool plain = strcmp(isa, "plain") == 0;
     const char *not_built = cpu_isa_not_built(cpu_here());
     struct line *l =
-        doctor_add(d, refused || not_built || strcmp(isa, "plain") == 0 ? FINDING_WARNING : FINDING_OK,
+        doctor_add(d, refused || plain || not_built ? FINDING_WARNING : FINDING_OK,
                    "%s: kernels %s%s, optimizer %s; %d processors, %d threads", name, isa,
                    gemm_amx_available() ? " + AMX" : "", optim_kernels_find(NULL)->name, allowed, threads);
     line_text(l, "isa", isa);
     line_real(l, "processors", allowed);
     line_real(l, "threads", threads);
     if (refused) line_advise(l, refusal.why, refusal.hint);
-    else if (strcmp(isa, "plain") == 0)
-        line_advise(l, "without AVX2 the CPU is several times slower", cpu_plain_remedy());
+    else if (plain) line_advise(l, "without AVX2 the CPU is several times slower", cpu_plain_remedy());
     else if (not_built)
-        line_advise(l, "this processor has faster kernels, which the compiler of this build could not make",
-                    "build with GCC 11 or Clang 12 and binutils 2.36, or later");
+        line_advise(
+            l, "the compiler of this build does not support the fastest instruction set of this processor",
+            "build with GCC 11 or Clang 12 and binutils 2.36, or later");
     if (threads > allowed) {
         l = doctor_add(d, FINDING_WARNING, "OMP_NUM_THREADS asks for %d threads on %d processors", threads,
                        allowed);

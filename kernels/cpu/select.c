@@ -5,7 +5,7 @@
  * uops.info; LLVM's scheduling models):
  *
  *                                     vfmadd  vpmaddwd  vpaddd    floats  integers
- *     Intel Haswell, Broadwell           2       1         2         16   16, less with the quantization
+ *     Intel Haswell, Broadwell           2       1         2         16   16 without the cost of quantization
  *     Intel Skylake and later            2       2         3         16   24
  *     AMD Zen 1, Zen+ (128 bits wide)    2       1         3          8    8
  *     AMD Zen 2                          2       1         3         16   16

@@ -28,7 +28,8 @@ enum cpu_isa cpu_isa_of(const struct processor *);
 /* Returns whether this processor and build support the set. */
 bool cpu_isa_runs(enum cpu_isa);
 
-/* Returns the set, or amx, that this processor would use and the compiler of this build lacked, or NULL. */
+/* Returns the name of the set, or "amx", that this processor would use if this build had it; NULL: it has.
+ * A build lacks the sets that its compiler does not support. */
 const char *cpu_isa_not_built(const struct processor *);
 
 /* Returns whether the matrix unit may be used: MEOPT_CPU_ISA does not exclude it. */
