@@ -39,6 +39,7 @@ struct job {
     struct unpack unpack;
     bool zip_known, zip;
     bool damaged;          /* the existing tree lacks files, and a notice was sent */
+    bool first_use;        /* no checksum of the archive is known */
     char expected[65];     /* "" unknown */
     char trusted_url[600]; /* key of the stored checksum */
     double reported_at;
@@ -372,12 +373,32 @@ static int verify_and_unpack(struct job *j, int64_t total)
     return 0;
 }
 
+/* Stores the checksum of a first use and moves the archive to its place, which makes it a local one. */
+static int keep_archive(struct job *j)
+{
+    struct error ignored;
+    if (j->first_use) {
+        j->result->first_use = true;
+        if (known_archive_add(j->trusted_url, j->result->sha256, j->result->size, &ignored) != 0)
+            notice(j, ignored.what);
+    }
+    if (!j->o->keep || j->local) return 0;
+    int code = partial_move(&j->part, j->kept, j->err);
+    if (code) return code;
+    j->local = true;
+    j->fd = -1; /* the part's, which closes it */
+    return 0;
+}
+
+/* The archive first: the next run ends at once where the tree is complete, also after a kill. */
 static int publish_tree(struct job *j)
 {
     j->progress.phase = FETCH_PUBLISH;
     report_progress(j, true);
     char *top = publish_top(j->staging, j->source->top, j->err);
     if (!top) return j->err->code;
+    int code = keep_archive(j);
+    if (code) return free(top), code;
     struct published what = {
         .size = j->result->size, .files = j->result->files, .unpacked = j->result->unpacked};
     snprintf(what.source, sizeof what.source, "%s", j->source->name);
@@ -385,7 +406,6 @@ static int publish_tree(struct job *j)
     memcpy(what.sha256, j->result->sha256, 65);
     char *tree = path_join(j->o->dest, top);
     struct published before;
-    int code = 0;
     if (published_read(tree, &before) && strcmp(before.sha256, what.sha256) == 0) {
         char *from = path_join(j->staging, top);
         struct published_damage damage;
@@ -464,20 +484,20 @@ int fetch_archive(const struct source *source, const struct fetch_options *optio
                     .unpack = {.wake = -1},
                     .progress = {.total = source->size}};
     int64_t known_size;
-    bool done = false, first_use = false;
+    bool done = false;
     if (options->sha256) snprintf(j.expected, sizeof j.expected, "%s", options->sha256);
     else memcpy(j.expected, source->sha256, 65);
     url_printable(j.trusted_url, sizeof j.trusted_url, source->urls[0]);
     const char *path = local_path(source->urls[0]);
     if (!j.expected[0] && !path) {
-        first_use = !known_archive(j.trusted_url, j.expected, &known_size);
-        if (first_use && !source->trust_first_use && !options->trust)
+        j.first_use = !known_archive(j.trusted_url, j.expected, &known_size);
+        if (j.first_use && !source->trust_first_use && !options->trust)
             return error_set(j.err, EXIT_USAGE,
                              "use --sha256 HEX, or --trust to accept the file and store its checksum",
                              "no checksum is known for %s", j.trusted_url);
     }
     if (!path && strncmp(source->urls[0], "http://", 7) == 0 &&
-        !(options->allow_plain && j.expected[0] && !first_use))
+        !(options->allow_plain && j.expected[0] && !j.first_use))
         return error_set(j.err, EXIT_USAGE, "use https://, or add --sha256 HEX",
                          "a file fetched over http:// can be modified in transit");
     int code = file_make_dirs(options->dest, j.err);
@@ -505,16 +525,7 @@ int fetch_archive(const struct source *source, const struct fetch_options *optio
             if (!code) code = verify_and_unpack(&j, j.local ? j.progress.total : j.part.state.total);
             if (!code) code = publish_tree(&j);
         }
-        if (!code && !done) {
-            struct error ignored;
-            if (!path && !options->sha256 && !source->sha256[0] && first_use) {
-                result->first_use = true;
-                if (known_archive_add(j.trusted_url, result->sha256, result->size, &ignored) != 0)
-                    notice(&j, ignored.what);
-            }
-            if (options->keep && !j.local) code = partial_move(&j.part, j.kept, j.err);
-            if (!code && (j.local ? !path : options->keep)) result->archive = xstrdup(j.kept);
-        }
+        if (!code && !done && j.local && !path) result->archive = xstrdup(j.kept);
         if (code) clean_after_failure(&j, code);
         else remove_private_files(&j);
     }

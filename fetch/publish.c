@@ -59,19 +59,21 @@ char *publish_top(const char *staging, const char *wanted, struct error *err)
     return NULL;
 }
 
-/* Writes staging/TOP/.meopt-complete from staging/.meopt-files, with paths relative to TOP. */
+/* Writes staging/TOP/.meopt-complete from staging/.meopt-files, with paths relative to TOP. In place: a run
+ * that continues after a kill writes it anew, and TOP gets no other file. */
 static int write_marker(const char *staging, const char *top, const struct published *what, struct error *err)
 {
     char *list_path = path_join(staging, UNPACK_MANIFEST), *tree = path_join(staging, top),
          *marker = path_join(tree, PUBLISH_MARKER);
     char *line = xmalloc(LINE_BYTES);
     size_t top_bytes = strlen(top);
-    struct file_atomic f = {.fd = -1};
     FILE *list = fopen(list_path, "re"), *out = NULL;
-    int code = list ? file_atomic_begin(&f, marker, err)
-                    : error_errno(err, EXIT_FAILED, NULL, "cannot read %s", list_path);
-    if (!code && !(out = fdopen(dup(f.fd), "w")))
+    int fd = -1, code = 0;
+    if (!list) code = error_errno(err, EXIT_FAILED, NULL, "cannot read %s", list_path);
+    else if ((fd = open(marker, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666)) < 0 ||
+             !(out = fdopen(fd, "w")))
         code = error_errno(err, EXIT_FAILED, NULL, "cannot write %s", marker);
+    if (fd >= 0 && !out) close(fd);
     if (!code) {
         errno = 0;
         json_t *head =
@@ -96,13 +98,12 @@ static int write_marker(const char *staging, const char *top, const struct publi
     if (!code && ferror(list)) /* otherwise the marker would be truncated */
         code = error_errno(err, EXIT_FAILED, "run the same command again", "cannot read %s", list_path);
     if (out) {
-        bool failed = ferror(out);
+        bool failed = fflush(out) != 0 || ferror(out) || retry_sync(fsync, fd) != 0;
         if ((fclose(out) != 0 || failed) && !code)
             code = error_errno(err, EXIT_FAILED, "free some space, then run the same command again",
                                "cannot write %s", marker);
     }
-    if (!code) code = file_atomic_commit(&f, err);
-    else file_atomic_abort(&f);
+    if (!code) code = file_sync_dir(tree, err);
     if (list) fclose(list);
     free(line);
     free(marker);

@@ -51,6 +51,11 @@ sources:
     url: [https://127.0.0.1:$port/gone.tar.gz, $url]
     top: COCO2014
     trust_first_use: true
+  quick:
+    file: COCO2014.tar.gz
+    url: https://127.0.0.1:$port/fast/COCO2014.tar.gz
+    top: COCO2014
+    trust_first_use: true
 EOF
 bad=0
 fail() {
@@ -96,6 +101,24 @@ test "$hit" -ge $least || fail "only $hit of $n kills met a transfer"
 room=$((n * 150000)) # of a starved process, some; the long form, with its larger archive, has the promise itself
 if [ "${MEOPT_LONG:-}" = 1 ]; then room=0; fi
 test $((sent - size)) -le $((size / 50 + room)) || fail "$((sent - size)) bytes were sent twice"
+
+# SIGKILL at each rename, from the claim of the download to the tree: the next run leaves the tree, and the archive unless it is not wanted
+for stream in '' --stream; do
+    k=0 got=137
+    while [ $got = 137 ]; do
+        k=$((k + 1))
+        rm -rf each
+        mkdir each
+        truncate -s 0 counters && truncate -s 65536 counters
+        got=0
+        env LD_LIBRARY_PATH="$MEOPT_BUILD/tests${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" LD_PRELOAD=libfault.so FAULT_SHARED="$work/counters" FAULT_UNDER="$work/each" \
+            FAULT_CALL=rename FAULT_K=$k FAULT_KILL=1 "$MEOPT" fetch quick --dest each --quiet $stream 2>err || got=$?
+        "$MEOPT" fetch quick --dest each --quiet $stream 2>err || fail "killed at rename $k: exit $?"
+        same each/COCO2014 "killed at rename $k"
+        test "$(echo each/* each/.[!.]*)" = "each/COCO2014$(test "$stream" || echo ' each/COCO2014.tar.gz') each/.[!.]*" || fail "killed at rename $k $stream: left $(ls -A each)"
+    done
+    if [ $got != 0 ] || [ $k -lt 4 ]; then fail "rename $k $stream: exit $got"; fi
+done
 
 # the first use is remembered: another file at the same address is refused
 mv www/COCO2014.tar.gz www/keep.tar.gz

@@ -48,7 +48,7 @@ assert state["exit_code"] == code and found, state
 assert f"stage {int(found[1]) % stages} of replica {int(found[1]) // stages}" in said, said
 if rank >= 0: # it was hit: the others say what they missed; one that fails alone says why
     assert int(found[1]) == rank, said
-    assert re.search(r"(of (pipeline|stage) \d+|\((all_reduce|fold|broadcast|gather)\))", said), said
+    assert re.search(r"\b(send|receive|transfer|(all_)?reduce|fold|broadcast|gather|combine|barrier|split)\b", said), said
 END_OF_CHECK
 }
 resumed() { # NAME: with other stages, to the end
