@@ -163,51 +163,82 @@ static void check_dry(struct trial *T, const struct operation *op)
     T->device = cpu;
 }
 
+static const char *const sets[] = {"amx",       "avx512_bf16", "avx512_vnni", "avx512",
+                                   "avx2_vnni", "avx2",        "avx2_fma",    "plain"};
+enum { SETS = sizeof sets / sizeof *sets };
+
+/* Whether this processor has it; if not there is nothing to try. */
+static bool to_be_had(const char *set)
+{
+    struct cpu_refusal refusal;
+    setenv("MEOPT_CPU_ISA", set, 1);
+    bool refused = cpu_isa_refused(gemm_amx_available(), &refusal);
+    unsetenv("MEOPT_CPU_ISA");
+    return !refused;
+}
+
+/* An operation on a card, or on a CPU with each of its instruction sets. */
 struct variant {
-    char name[96];
-    const char *spec, *isa;
     const struct operation *op;
+    struct device *devices[SETS];
 };
+
+/* One after the other, each with its instruction set in the environment, which describe() shows. */
+static struct device *device_of(struct variant *v, int set)
+{
+    const char *card = getenv("MEOPT_TEST_DEVICE");
+    struct error err;
+    if (card ? set > 0 : !to_be_had(sets[set])) return NULL;
+    if (!card) setenv("MEOPT_CPU_ISA", sets[set], 1);
+    if (!v->devices[set]) assert_int_equal(device_open(&v->devices[set], card ? card : "cpu", 0, &err), 0);
+    return v->devices[set];
+}
+
+static bool is_small(const struct trial *T) { return T->o[0].count < 5000; }
+
+/* The reference is computed on the first device: it asks which operands have memory. */
+static void check_on(struct trial *T, const struct operation *op, struct device *device, bool first)
+{
+    struct error err;
+    T->device = device;
+    trial_upload(T);
+    op->call(T);
+    assert_int_equal(device_check(device, &err), 0);
+    if (first) op->reference(T);
+    for (int i = 0; i < T->count; i++) check_operand(T, op, i);
+    if (first && T->t == F32 && is_small(T)) check_gradients(T, op);
+    if (device->kind == DEVICE_CPU) check_threads(T, op);
+    trial_leave(T);
+    if (device->kind == DEVICE_CPU && is_small(T)) check_dry(T, op);
+}
 
 static void operation_equals_its_reference(void **state)
 {
-    const struct variant *v = *state;
-    struct device *device;
-    struct error err;
-    if (v->isa) setenv("MEOPT_CPU_ISA", v->isa, 1);
-    assert_int_equal(device_open(&device, v->spec, 0, &err), 0);
+    struct variant *v = *state;
     set_threads(2);
     for (int shape = 0; shape < SHAPES && v->op->shapes[shape][0]; shape++)
         for (int bf16 = 0; bf16 < 2; bf16++) {
             struct trial T;
-            trial_open(&T, v->op, device, bf16 ? DTYPE_BF16 : F32, v->op->shapes[shape]);
-            trial_upload(&T);
-            v->op->call(&T);
-            assert_int_equal(device_check(device, &err), 0);
-            v->op->reference(&T);
-            for (int i = 0; i < T.count; i++) check_operand(&T, v->op, i);
-            bool small = T.o[0].count < 5000;
-            if (!bf16 && small) check_gradients(&T, v->op);
-            if (strcmp(v->spec, "cpu") == 0) check_threads(&T, v->op);
-            trial_close(&T);
-            if (strcmp(v->spec, "cpu") == 0 && small) {
-                trial_open(&T, v->op, device, bf16 ? DTYPE_BF16 : F32, v->op->shapes[shape]);
-                check_dry(&T, v->op);
-                trial_close(&T);
+            trial_open(&T, v->op, NULL, bf16 ? DTYPE_BF16 : F32, v->op->shapes[shape]);
+            bool first = true;
+            for (int set = 0; set < SETS; set++) {
+                struct device *device = device_of(v, set);
+                if (!device) continue;
+                check_on(&T, v->op, device, first);
+                first = false;
             }
+            trial_close(&T);
         }
-    device_close(device);
+    for (int set = 0; set < SETS; set++)
+        if (v->devices[set]) device_close(v->devices[set]);
     unsetenv("MEOPT_CPU_ISA");
 }
 
 /* All 2^16 upper halves with lower halves around the ties, infinities, NaNs and denormals among them. */
-static void bf16_rounds_to_even_and_keeps_nan(void **state)
+static void check_bf16_rounding(struct device *device, enum dtype t)
 {
-    const struct variant *v = *state;
-    struct device *device;
     struct error err;
-    if (v->isa) setenv("MEOPT_CPU_ISA", v->isa, 1);
-    assert_int_equal(device_open(&device, v->spec, 0, &err), 0);
+    if (t != DTYPE_BF16) return;
     enum { N = 65536 };
     static const uint32_t low[] = {0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF};
     uint32_t *in = malloc(N * 4);
@@ -228,24 +259,10 @@ static void bf16_rounds_to_even_and_keeps_nan(void **state)
             else assert_int_equal(out[i], to_bf16((double)f));
         }
     }
+    device_free(device, d_in);
+    device_free(device, d_out);
     free(in);
     free(out);
-    device_close(device);
-    unsetenv("MEOPT_CPU_ISA");
-}
-
-static const char *const sets[] = {"amx",       "avx512_bf16", "avx512_vnni", "avx512",
-                                   "avx2_vnni", "avx2",        "avx2_fma",    "plain"};
-enum { SETS = sizeof sets / sizeof *sets };
-
-/* Whether this processor has it; if not there is nothing to try. */
-static bool to_be_had(const char *set)
-{
-    struct cpu_refusal refusal;
-    setenv("MEOPT_CPU_ISA", set, 1);
-    bool refused = cpu_isa_refused(gemm_amx_available(), &refusal);
-    unsetenv("MEOPT_CPU_ISA");
-    return !refused;
 }
 
 static void on_each(void (*check)(struct device *, enum dtype))
@@ -271,6 +288,7 @@ static void on_each(void (*check)(struct device *, enum dtype))
         (void)state;                                                                                         \
         on_each(check);                                                                                      \
     }
+ON_EACH(bf16_rounds_to_even_and_keeps_nan, check_bf16_rounding)
 ON_EACH(low_scores_have_finite_gradients, low_scores_have_gradients)
 ON_EACH(packed_documents_have_the_bits_of_separate_ones, packed_documents_have_their_own_bits)
 ON_EACH(codes_of_8_bits_are_the_same_everywhere_and_unbiased, check_codes)
@@ -287,23 +305,18 @@ int main(int argc, char **argv)
         time_operations(card ? card : "cpu", argc > 2 ? argv[2] : NULL, operations, operation_count);
         return 0;
     }
-    struct CMUnitTest tests[SETS * (MOST + 1) + 10];
-    static struct variant variants[SETS * (MOST + 1)];
+    struct CMUnitTest tests[MOST + 11];
+    static struct variant variants[MOST];
     size_t count = 0;
-    for (size_t set = 0; set < (card ? 1 : SETS); set++)
-        for (int k = 0; k <= operation_count && (card || to_be_had(sets[set])); k++) {
-            struct variant *v = &variants[count];
-            bool many_tokens = k < operation_count && strncmp(operations[k].name, "attention", 9) == 0 &&
-                               operations[k].shapes[0][1] > 512;
-            if (card && many_tokens && !getenv("MEOPT_LONG")) continue; /* emulated cards take minutes */
-            *v = (struct variant){"", card ? card : "cpu", card ? NULL : sets[set],
-                                  k < operation_count ? &operations[k] : NULL};
-            snprintf(v->name, sizeof v->name, "%s on %s %s", v->op ? v->op->name : "bf16 rounding", v->spec,
-                     v->isa ? v->isa : "");
-            tests[count++] = (struct CMUnitTest){
-                v->name, v->op ? operation_equals_its_reference : bf16_rounds_to_even_and_keeps_nan, NULL,
-                NULL, v};
-        }
+    for (int k = 0; k < operation_count; k++) {
+        const struct operation *op = &operations[k];
+        bool many_tokens = strncmp(op->name, "attention", 9) == 0 && op->shapes[0][1] > 512;
+        if (card && many_tokens && !getenv("MEOPT_LONG")) continue; /* emulated cards take minutes */
+        variants[k].op = op;
+        tests[count++] =
+            (struct CMUnitTest){op->name, operation_equals_its_reference, NULL, NULL, &variants[k]};
+    }
+    tests[count++] = (struct CMUnitTest)cmocka_unit_test(bf16_rounds_to_even_and_keeps_nan);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(fp16_rounds_to_even_and_keeps_nan);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(low_scores_have_finite_gradients);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(packed_documents_have_the_bits_of_separate_ones);

@@ -181,10 +181,19 @@ static void trial_upload(struct trial *T)
     }
 }
 
-static void trial_close(struct trial *T)
+/* The device's memory alone; another device may follow. */
+static void trial_leave(struct trial *T)
 {
     for (int i = 0; i < T->count; i++) {
         if (T->o[i].device) device_free(T->device, (uint8_t *)T->o[i].device - GUARD);
+        T->o[i].device = NULL;
+    }
+}
+
+static void trial_close(struct trial *T)
+{
+    trial_leave(T);
+    for (int i = 0; i < T->count; i++) {
         free(T->o[i].x);
         free(T->o[i].want);
         free(T->o[i].slack);
