@@ -12,6 +12,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+export TMPDIR="$work" # hipcc leaves empty directories
 gfx_strict='' nv_strict=''
 if [ "${MEOPT_WERROR:-}" ]; then gfx_strict=-Werror nv_strict='-Werror all-warnings'; fi
 compile() { # ARCH SOURCE OUTPUT [FLAG]

@@ -1,14 +1,17 @@
 #!/bin/sh
 # Code objects: those that were built have every kernel that the program asks for by name, none of which spills registers or takes
-# more shared memory than is known of it; kernels/gpu/build.sh reports spills, refuses archs that it cannot build, or reports them and leaves
-# them out, and takes warnings for errors only where it is asked to. MEOPT_LONG=1: every arch that the compilers here take.
+# more shared memory than is known of it; kernels/gpu/build.sh reports spills, leaves nothing behind, refuses archs that it cannot build,
+# or reports them and leaves them out, and takes warnings for errors only where it is asked to. MEOPT_LONG=1: every arch that the
+# compilers here take.
 set -eu
 . "$MEOPT_SOURCE/tests/lib.sh"
 build=$MEOPT_SOURCE/kernels/gpu/build.sh
 sh "$build" tpu1 "$work/x.co" 2>"$work/log" && fail "an unknown arch is built"
 grep -q tpu1 "$work/log" || fail "an unknown arch is not named"
+mkdir "$work/tmp"
 cat >"$work/hipcc" <<'FAKE'
 #!/bin/sh
+mktemp -d >/dev/null # and stays, as with hipcc
 case "$*" in *MEOPT_MATRIX=0*) MATRIX= ;; esac
 case "$*" in *-Werror*) ;; *) WARN= ;; esac
 [ "${BROKEN:-}" ] && echo "kernels.hip:1:1: error: no such thing" >&2 && exit 1
@@ -20,7 +23,8 @@ while [ "$1" != -o ]; do shift; done
 echo object >"$2"
 FAKE
 chmod +x "$work/hipcc"
-HIPCC=$work/hipcc sh "$build" gfx936 "$work/out/x.co" || fail "the made-up compiler builds nothing"
+TMPDIR=$work/tmp HIPCC=$work/hipcc sh "$build" gfx936 "$work/out/x.co" || fail "the made-up compiler builds nothing"
+[ -z "$(ls -A "$work/tmp")" ] || fail "left $(ls -A "$work/tmp")"
 mkdir -p "$work/sys/class/kfd/kfd/topology/nodes/0" "$work/sys/class/kfd/kfd/topology/nodes/1"
 echo 'gfx_target_version 0' >"$work/sys/class/kfd/kfd/topology/nodes/0/properties"
 printf 'simd_count 64\ngfx_target_version 90010\n' >"$work/sys/class/kfd/kfd/topology/nodes/1/properties"
