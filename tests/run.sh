@@ -27,7 +27,7 @@ if [ -z "${MEOPT_PYTHON:-}" ]; then
     setsid sh tests/tools/python_env.sh "${long:-short}" >"$work/python" &
     making=$!
 fi
-archs=auto # the short form: one of Hygon and AMD without matrix instructions, one with them, one of NVIDIA
+archs=auto # short form: gfx906 has no matrix instructions, gfx90a and sm_90 have
 [ "$long" ] || archs=$(
     PATH=$PATH:/opt/dtk/bin:/opt/dtk/hip/bin:/opt/rocm/bin:/usr/local/cuda/bin
     for arch in gfx906 gfx90a sm_90; do ! sh kernels/gpu/build.sh --accepts $arch || printf '%s;' $arch; done

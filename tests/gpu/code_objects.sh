@@ -1,7 +1,7 @@
 #!/bin/sh
 # Code objects: those that were built have every kernel that the program asks for by name, none of which spills registers or takes
-# more shared memory than is known of it; kernels/gpu/build.sh reports spills, leaves nothing behind, refuses archs that it cannot build,
-# or reports them and leaves them out, and takes warnings for errors only where it is asked to. MEOPT_LONG=1: every arch that the
+# more shared memory than is known of it; kernels/gpu/build.sh reports spills, removes temporary files of compilers, refuses archs that
+# it cannot build, or reports them and leaves them out, and takes warnings for errors only where it is asked to. MEOPT_LONG=1: every arch that the
 # compilers here take.
 set -eu
 . "$MEOPT_SOURCE/tests/lib.sh"
@@ -11,7 +11,7 @@ grep -q tpu1 "$work/log" || fail "an unknown arch is not named"
 mkdir "$work/tmp"
 cat >"$work/hipcc" <<'FAKE'
 #!/bin/sh
-mktemp -d >/dev/null # and stays, as with hipcc
+mktemp -d >/dev/null # is not removed, as with hipcc
 case "$*" in *MEOPT_MATRIX=0*) MATRIX= ;; esac
 case "$*" in *-Werror*) ;; *) WARN= ;; esac
 [ "${BROKEN:-}" ] && echo "kernels.hip:1:1: error: no such thing" >&2 && exit 1

@@ -177,21 +177,22 @@ static bool to_be_had(const char *set)
     return !refused;
 }
 
-/* An operation on a card, or on a CPU with each of its instruction sets. */
-struct variant {
-    const struct operation *op;
-    struct device *devices[SETS];
-};
+/* Sets the instruction set, which describe() prints. Returns false if the CPU lacks it. A card: one run. */
+static bool select_set(int set)
+{
+    if (getenv("MEOPT_TEST_DEVICE")) return set == 0;
+    if (!to_be_had(sets[set])) return false;
+    setenv("MEOPT_CPU_ISA", sets[set], 1);
+    return true;
+}
 
-/* One after the other, each with its instruction set in the environment, which describe() shows. */
-static struct device *device_of(struct variant *v, int set)
+static struct device *open_selected(void)
 {
     const char *card = getenv("MEOPT_TEST_DEVICE");
+    struct device *device;
     struct error err;
-    if (card ? set > 0 : !to_be_had(sets[set])) return NULL;
-    if (!card) setenv("MEOPT_CPU_ISA", sets[set], 1);
-    if (!v->devices[set]) assert_int_equal(device_open(&v->devices[set], card ? card : "cpu", 0, &err), 0);
-    return v->devices[set];
+    assert_int_equal(device_open(&device, card ? card : "cpu", 0, &err), 0);
+    return device;
 }
 
 static bool is_small(const struct trial *T) { return T->o[0].count < 5000; }
@@ -214,23 +215,24 @@ static void check_on(struct trial *T, const struct operation *op, struct device 
 
 static void operation_equals_its_reference(void **state)
 {
-    struct variant *v = *state;
+    const struct operation *op = *state;
+    struct device *devices[SETS] = {NULL};
     set_threads(2);
-    for (int shape = 0; shape < SHAPES && v->op->shapes[shape][0]; shape++)
+    for (int shape = 0; shape < SHAPES && op->shapes[shape][0]; shape++)
         for (int bf16 = 0; bf16 < 2; bf16++) {
             struct trial T;
-            trial_open(&T, v->op, NULL, bf16 ? DTYPE_BF16 : F32, v->op->shapes[shape]);
+            trial_open(&T, op, NULL, bf16 ? DTYPE_BF16 : F32, op->shapes[shape]);
             bool first = true;
             for (int set = 0; set < SETS; set++) {
-                struct device *device = device_of(v, set);
-                if (!device) continue;
-                check_on(&T, v->op, device, first);
+                if (!select_set(set)) continue;
+                if (!devices[set]) devices[set] = open_selected();
+                check_on(&T, op, devices[set], first);
                 first = false;
             }
             trial_close(&T);
         }
     for (int set = 0; set < SETS; set++)
-        if (v->devices[set]) device_close(v->devices[set]);
+        if (devices[set]) device_close(devices[set]);
     unsetenv("MEOPT_CPU_ISA");
 }
 
@@ -267,13 +269,10 @@ static void check_bf16_rounding(struct device *device, enum dtype t)
 
 static void on_each(void (*check)(struct device *, enum dtype))
 {
-    const char *card = getenv("MEOPT_TEST_DEVICE");
-    for (int set = 0; set < (card ? 1 : SETS); set++) {
-        struct device *device;
+    for (int set = 0; set < SETS; set++) {
         struct error err;
-        if (!card && !to_be_had(sets[set])) continue;
-        if (!card) setenv("MEOPT_CPU_ISA", sets[set], 1);
-        assert_int_equal(device_open(&device, card ? card : "cpu", 0, &err), 0);
+        if (!select_set(set)) continue;
+        struct device *device = open_selected();
         check(device, F32);
         check(device, DTYPE_BF16);
         assert_int_equal(device_check(device, &err), 0);
@@ -306,15 +305,12 @@ int main(int argc, char **argv)
         return 0;
     }
     struct CMUnitTest tests[MOST + 11];
-    static struct variant variants[MOST];
     size_t count = 0;
     for (int k = 0; k < operation_count; k++) {
-        const struct operation *op = &operations[k];
+        struct operation *op = &operations[k];
         bool many_tokens = strncmp(op->name, "attention", 9) == 0 && op->shapes[0][1] > 512;
         if (card && many_tokens && !getenv("MEOPT_LONG")) continue; /* emulated cards take minutes */
-        variants[k].op = op;
-        tests[count++] =
-            (struct CMUnitTest){op->name, operation_equals_its_reference, NULL, NULL, &variants[k]};
+        tests[count++] = (struct CMUnitTest){op->name, operation_equals_its_reference, NULL, NULL, op};
     }
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(bf16_rounds_to_even_and_keeps_nan);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(fp16_rounds_to_even_and_keeps_nan);
