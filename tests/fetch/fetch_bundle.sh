@@ -61,6 +61,7 @@ for proxy in '' http://127.0.0.1:9; do
     head -1 err | grep -q 'far: .*\(resolve\|connect\).*https_proxy=http.*--from FILE' || fail "the reason and its cures are not the first line"
     tail -1 err | grep -q 'https_proxy=http.*--from FILE' || fail "the end names no cure"
 done
-expect 4 "$MEOPT" fetch far --json
+# each pause is reported, also one that ends before the next regular report
+expect 4 env MEOPT_FETCH_PAUSE_SCALE=0.01 "$MEOPT" fetch far --json
 grep -q '"error":"[^"]*connect' out && grep -q '"retry_in_s":[0-9]' out || fail "--json without the reason"
 "$MEOPT" fetch --list | grep -q '^far  *missing  *-  *~12.1 GiB' || fail "the size before the first byte"
