@@ -174,7 +174,7 @@ static int on_restarted(void *context, const char *why, struct error *err)
 static void on_progress(void *context, const struct transfer_progress *p)
 {
     struct job *j = context;
-    bool fails = p->retry_in > 0 && p->tries != j->progress.tries; /* each time once, however short the pause */
+    bool fails = p->retry_in > 0 && p->tries != j->progress.tries; /* once, however short the pause */
     j->progress.phase = FETCH_DOWNLOAD;
     j->progress.bytes = p->bytes;
     j->progress.total = p->total;

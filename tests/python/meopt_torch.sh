@@ -8,6 +8,6 @@ if [ -f "$MEOPT_BUILD/tests/libfake_amdhip64.so" ]; then
 fi
 . "$MEOPT_SOURCE/tests/lib.sh"
 export MEOPT_OPTIM_LIBRARY="$MEOPT_BUILD/libmeopt-optim.so" PYTHONPATH="$MEOPT_SOURCE/core/python"
-export PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1
+export OMP_NUM_THREADS=1
 cd "$work"
 "$python" -m unittest discover -s "$MEOPT_SOURCE/tests/python" -t "$MEOPT_SOURCE/tests/python" -p "${pattern:-torch_*.py}"

@@ -1,7 +1,12 @@
 # Sourced with the names of modules: $python has them all, or the test is skipped. $MEOPT_PYTHON, else python3; in the
 # long form, where neither has them, the environment that python_env.sh makes. tests/run.sh sets MEOPT_PYTHON in both forms.
+# What Python compiles stays in the build: PyTorch is installed without, and to import it so takes twice as long.
 # shellcheck shell=sh
-has_modules() { "$1" -c "import $(echo "$modules" | tr ' ' ',')" 2>/dev/null; }
+unset PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX="$MEOPT_BUILD/tests/bytecode"
+has_modules() { # PYTHON, without importing them
+    "$1" -c 'import importlib.util, sys; sys.exit(None in map(importlib.util.find_spec, sys.argv[1:]))' $modules 2>/dev/null
+}
 modules=$*
 [ -n "$modules" ] || { echo "python.sh: name modules by set -- before"; exit 1; }
 python=${MEOPT_PYTHON:-python3}
