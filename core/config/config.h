@@ -224,6 +224,8 @@ struct config {
     /* source of the preprocessing of teacher and student, for messages; "" until resolved */
     char images_from[2][80];
 
+    struct checkpoints *checkpoints; /* already read (checkpoints.h), not owned; NULL: none */
+
     struct config_origin {
         enum { ORIGIN_DEFAULT, ORIGIN_FILE, ORIGIN_OVERRIDE, ORIGIN_RESOLVED } from;
         bool of_model;    /* written as model.KEY, for model_s.KEY */

@@ -4,26 +4,34 @@
 #include "core/device/cpu.h"
 #include "core/device/threads.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/sysinfo.h>
 
+enum { LARGE_BYTES = 1 << 20, PAGE_BYTES = 4096 };
+
+/* Addresses that no process has, each once: an access to them faults. */
+#define DRY_BEGIN ((uintptr_t)1 << 54)
+#define DRY_MOST  ((size_t)1 << 50)
+
 int dry_allocate(struct device *dev, enum memory_class class, size_t bytes, void **p)
 {
+    static _Atomic(uintptr_t) next = DRY_BEGIN;
     (void)dev;
     (void)class;
-    *p = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return *p == MAP_FAILED ? EXIT_HOST_MEMORY : 0;
+    if (bytes > DRY_MOST) return EXIT_HOST_MEMORY;
+    *p = (void *)atomic_fetch_add(&next, (bytes / PAGE_BYTES + 2) * PAGE_BYTES);
+    return 0;
 }
 void dry_release(struct device *dev, void *p, size_t bytes)
 {
     (void)dev;
-    munmap(p, bytes);
+    (void)p;
+    (void)bytes;
 }
-
-enum { LARGE_BYTES = 1 << 20, PAGE_BYTES = 4096 };
 
 /* Pages are first touched by the threads that will use them, so that each share is placed on its thread's
  * NUMA node: rows and columns are divided in the same way. */

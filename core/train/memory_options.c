@@ -1,5 +1,6 @@
 /* Memory options: see memory_options.h. */
 #include "core/train/memory_options.h"
+#include "core/train/checkpoints.h"
 #include "core/train/objective.h"
 #include "core/base/file.h"
 #include "core/config/value.h"
@@ -121,13 +122,14 @@ static int load(struct config *config, const struct memory_planner *p, char **ov
 {
     int code = config_examine(config, p->path, p->text, p->bytes, overrides, count, NULL, NULL, err);
     if (code) config_free(config);
+    else config->checkpoints = p->checkpoints;
     return code;
 }
 
 int memory_planner_load(struct memory_planner *p, const char *path, char *const *overrides, int count,
                         struct error *err)
 {
-    *p = (struct memory_planner){.path = path};
+    *p = (struct memory_planner){.path = path, .checkpoints = checkpoints_create()};
     int code = config_read_file(path, &p->text, &p->bytes, err);
     for (int i = 0; i < count; i++) append_override(&p->overrides, &p->count, xstrdup(overrides[i]));
     if (!code) code = load(&p->config, p, p->overrides, p->count, err);
@@ -173,6 +175,7 @@ void memory_planner_close(struct memory_planner *p)
     free(p->overrides);
     free(p->text);
     config_free(&p->config);
+    checkpoints_free(p->checkpoints);
     *p = (struct memory_planner){0};
 }
 

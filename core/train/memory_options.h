@@ -70,6 +70,7 @@ struct memory_planner {
     char **overrides;
     int count;
     struct config config;
+    struct checkpoints *checkpoints;  /* read once for all plans */
     const struct comm_options *ranks; /* NULL: one rank */
     struct plan plan;
     struct memory_options_speed speed; /* typical of a card, or of a CPU and a disk; the caller may set it */

@@ -1,5 +1,6 @@
 /* Model shapes from a configuration: preset, keys and checkpoint. */
 #include "core/train/adapters.h"
+#include "core/train/checkpoints.h"
 #include "core/base/log.h"
 #include "core/nn/sidecar.h"
 #include "core/nn/metadata.h"
@@ -298,8 +299,7 @@ static int settle(struct config *c, const struct config_tower *tower, const stru
         return code || !objective_of(c)->tokens ? code : check_tokens(tower, g, err);
     }
     if ((size || teacher) && !tower->pos_grid) g->pos_grid = 0; /* taken from the file */
-    if ((code = weights_open(weights, tower->weight, err)) != 0) return code;
-    code = model_shape_dims(g, *weights, err);
+    code = checkpoints_open(c->checkpoints, tower->weight, g, weights, err);
     if (!code) code = check_kind(c, g, err);
     bool tokens = objective_of(c)->tokens; /* the rest is of images */
     if (!code && tokens) code = check_tokens(tower, g, err);
@@ -307,7 +307,7 @@ static int settle(struct config *c, const struct config_tower *tower, const stru
     if (!code && !tokens) code = settle_from_files(tower, *weights, g, images, err);
     if (!code && !tokens) code = size_of_file(c, size, images, teacher, g, err);
     if (!code) code = model_shape_check(g, tower->head_dim, err);
-    if (!code) code = model_shape_fits(g, 0, *weights, err);
+    if (!code) code = checkpoints_fit(c->checkpoints, g, *weights, err);
     if (code && err && !err->file[0]) error_at(err, tower->weight, 0, 0);
     return code;
 }

@@ -153,9 +153,15 @@ int weights_open_rows(struct weights **out, const char *path, const struct weigh
     return finish(out, w, path, code, err);
 }
 
+struct weights *weights_share(struct weights *w)
+{
+    __atomic_add_fetch(&w->shares, 1, __ATOMIC_RELAXED);
+    return w;
+}
+
 void weights_close(struct weights *w)
 {
-    if (!w) return;
+    if (!w || __atomic_fetch_sub(&w->shares, 1, __ATOMIC_ACQ_REL) > 0) return;
     if (w->close_made) w->close_made(w->made_context);
     free(w->made);
     for (int64_t i = 0; i < w->count; i++) free((char *)(uintptr_t)w->rows[i].tensor.name);

@@ -56,6 +56,8 @@ int weights_open(struct weights **w, const char *path, struct error *err);
 /* Opens one whole file from a descriptor, which stays open; path is for messages. An index of other files is
  * refused. */
 int weights_open_descriptor(struct weights **w, int fd, const char *path, struct error *err);
+/* Returns w with one more user: weights_close frees it after its last one. */
+struct weights *weights_share(struct weights *w);
 void weights_close(struct weights *w); /* NULL is allowed */
 
 const char *weights_path(const struct weights *w);   /* as given to weights_open */

@@ -54,6 +54,7 @@ struct piece {
 
 struct weights {
     char *path;
+    int shares; /* atomic: users besides the one that opened it */
     const char *format;
     struct source *sources;
     int source_count;
