@@ -2,7 +2,7 @@
  * processor has them, all others by gemm.c.
  *
  * The dry device is the same code with `dry` set. Every operation reserves its scratch and returns, so that
- * one dry step gives the memory plan. Its addresses are reserved without access: a stray read faults.
+ * one dry step gives the memory plan. Its addresses are those of no process: a stray read faults.
  */
 #include "core/device/cpu.h"
 #include "core/base/log.h"
