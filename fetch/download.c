@@ -62,6 +62,7 @@ struct run {
     int restarts;           /* times that this mirror invalidated the received bytes */
     int64_t progress_bytes; /* resumable bytes since `tries` was last set */
     double wake;            /* monotonic time of the next request */
+    bool unreported;        /* the pause until then */
     char reason[400];
     int64_t received, uncommitted;
     double committed_at;
@@ -333,6 +334,7 @@ static void pause_for(struct run *r, const struct connection *s, const char *wha
     }
     snprintf(r->reason, sizeof r->reason, "%s", what);
     r->wake = clock_seconds() + wait;
+    r->unreported = true;
     if (s->headers.status == 429) connections_pause(r->shared, r->wake); /* for all connections */
 }
 
@@ -374,14 +376,11 @@ static const char offline_hint[] = "without a network: set https_proxy=http://HO
 
 static int handle_failure(struct run *r, struct connection *s, int rc)
 {
-    char what[400], shown[CURL_ERROR_SIZE + 32];
+    char what[400];
     int status = s->headers.status;
     if (rc == CURLE_HTTP_RETURNED_ERROR || status >= 400)
         snprintf(what, sizeof what, _("the server answers %d"), status);
-    else {
-        name_printable(shown, sizeof shown, s->message[0] ? s->message : curl_easy_strerror((CURLcode)rc));
-        snprintf(what, sizeof what, "%s", shown);
-    }
+    else name_printable(what, sizeof what, s->message[0] ? s->message : curl_easy_strerror((CURLcode)rc));
     bool again = status >= 400 ? http_status_retry(status) : http_curl_retry(rc),
          unreached = status == 0 && http_curl_unreached(rc) && partial_bytes(&r->part->state) == 0;
     if (unreached && r->tries == 0) {
@@ -470,16 +469,18 @@ static int handle_end(struct run *r, struct connection *s, int rc)
 
 /* ---- the loop ---- */
 
-static void report_progress(const struct run *r)
+static void report_progress(struct run *r)
 {
     if (!r->t->progress) return;
-    double left = r->wake - clock_seconds();
+    double left = count_busy(r) ? 0 : r->wake - clock_seconds();
     struct transfer_progress p = {partial_bytes(&r->part->state),
                                   r->part->state.total,
                                   r->received,
                                   r->tries + 1,
-                                  left > 0 && !count_busy(r) ? left : 0,
+                                  left > 0 ? left : 0,
+                                  left > 0 && r->unreported,
                                   r->reason};
+    if (left > 0) r->unreported = false;
     r->t->progress(r->t->context, &p);
 }
 

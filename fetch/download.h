@@ -22,6 +22,7 @@ struct transfer_progress {
     int64_t received;     /* in this process */
     int tries;            /* without progress, from 1 */
     double retry_in;      /* seconds until the next try; 0: not pausing */
+    bool pause_begins;    /* its first report */
     const char *reason;   /* of the pause */
 };
 

@@ -174,15 +174,15 @@ static int on_restarted(void *context, const char *why, struct error *err)
 static void on_progress(void *context, const struct transfer_progress *p)
 {
     struct job *j = context;
-    bool fails = p->retry_in > 0 && p->tries != j->progress.tries; /* once, however short the pause */
     j->progress.phase = FETCH_DOWNLOAD;
     j->progress.bytes = p->bytes;
     j->progress.total = p->total;
     j->progress.tries = p->tries;
     j->progress.retry_in = p->retry_in;
+    j->progress.pause_begins = p->pause_begins;
     j->progress.reason = p->reason;
     j->result->received = p->received;
-    report_progress(j, fails);
+    report_progress(j, p->pause_begins);
 }
 
 static void on_notice(void *context, const char *text) { notice(context, text); }

@@ -15,14 +15,14 @@ struct fetch_progress {
     int64_t bytes, total; /* of the archive; total -1 unknown */
     int64_t resumed;      /* of bytes, from earlier runs */
     int tries;
-    double retry_in; /* seconds of pause left; `reason` says why */
+    double retry_in;   /* seconds of pause left; `reason` says why */
+    bool pause_begins; /* its first report */
     const char *reason;
     int64_t files, unpacked_bytes, unpack_bytes; /* written so far; archive bytes read for them */
     struct {                                     /* of a repository; NULL: an archive */
         const char *name;                        /* of the file that is reported */
         int64_t bytes, total;
-        int count;  /* of the files; `files` of them are complete */
-        bool again; /* the first report of a retry */
+        int count; /* of the files; `files` of them are complete */
     } file;
 };
 
@@ -37,7 +37,8 @@ struct fetch_options {
     int64_t limit; /* most unpacked bytes; 0: the source's unpacked_size, or free space */
     const atomic_int *cancel;
     void *context;
-    void (*progress)(void *context, const struct fetch_progress *p); /* at most every 0.1 s */
+    void (*progress)(void *context,
+                     const struct fetch_progress *p); /* at most every 0.1 s, and of each pause */
     void (*notice)(void *context, const char *text);
 };
 

@@ -107,9 +107,9 @@ struct hub_state {
     int64_t file_bytes;
     int64_t bytes, received; /* of all files: in the cache; of these, over the network by this call */
     int done;                /* complete files */
-    int tries;               /* of the file; `again`: this is the first report about it */
-    bool again;
-    double retry_in; /* seconds until it; 0: not pausing */
+    int tries;               /* of the file */
+    double retry_in;         /* seconds until it; 0: not pausing */
+    bool pause_begins;       /* its first report */
     const char *reason;
 };
 /* Functions that one thread at a time calls. */

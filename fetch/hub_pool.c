@@ -16,7 +16,6 @@ struct worker {
     struct hub hub; /* whose cancel is the pool's */
     int file;       /* index; -1: none */
     int64_t bytes, received;
-    int tries; /* reported ones */
 };
 
 struct pool {
@@ -53,14 +52,13 @@ static void on_progress(void *context, const struct transfer_progress *p)
                               .received = pool->received,
                               .done = pool->done,
                               .tries = p->tries,
-                              .again = p->retry_in > 0 && p->tries != w->tries,
                               .retry_in = p->retry_in,
+                              .pause_begins = p->pause_begins,
                               .reason = p->reason};
     for (int i = 0; i < pool->worker_count; i++) {
         state.bytes += pool->workers[i].bytes;
         state.received += pool->workers[i].received;
     }
-    if (p->retry_in > 0 || p->tries == 1) w->tries = p->tries;
     pool->progress->progress(pool->progress->context, &state);
     pthread_mutex_unlock(&pool->lock);
 }
@@ -143,7 +141,6 @@ static void *work(void *context)
                                  .context = w,
                                  .progress = on_progress,
                                  .notice = on_notice};
-        w->tries = 1;
         int code = hub_fetch_file(&d, &err);
         end_file(w, code, &err);
     }

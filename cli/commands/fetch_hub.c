@@ -20,16 +20,16 @@ struct report {
 static void on_progress(void *context, const struct hub_state *s)
 {
     struct report *r = context;
-    struct fetch_progress p = {
-        .phase = FETCH_DOWNLOAD,
-        .bytes = s->bytes,
-        .total = r->files->bytes,
-        .resumed = s->bytes - s->received,
-        .tries = s->tries,
-        .retry_in = s->retry_in,
-        .reason = s->reason,
-        .files = s->done,
-        .file = {s->file->path, s->file_bytes, s->file->size, r->files->count, s->again}};
+    struct fetch_progress p = {.phase = FETCH_DOWNLOAD,
+                               .bytes = s->bytes,
+                               .total = r->files->bytes,
+                               .resumed = s->bytes - s->received,
+                               .tries = s->tries,
+                               .retry_in = s->retry_in,
+                               .pause_begins = s->pause_begins,
+                               .reason = s->reason,
+                               .files = s->done,
+                               .file = {s->file->path, s->file_bytes, s->file->size, r->files->count}};
     meter_progress(&r->m, &p);
 }
 

@@ -49,7 +49,7 @@ void meter_begin(struct meter *m, int item)
 {
     m->at = item;
     m->phase = FETCH_WAITING;
-    m->rate_count = m->reported_try = 0;
+    m->rate_count = 0;
     m->shown_at = 0;
     m->shown_share = -1;
     m->begin = clock_seconds();
@@ -249,14 +249,12 @@ void meter_progress(void *context, const struct fetch_progress *p)
     double speed = rate(m, t, moved), share = p->total > 0 ? bytes / total : 0;
     double left = speed > 0 && p->total >= 0 ? (total - bytes) / speed : -1;
     double gap = m->json ? 1 : m->terminal ? 0.1 : 10;
-    bool lines = !m->terminal && !m->json,
-         fails = p->retry_in > 0 && (p->file.name ? p->file.again : p->tries != m->reported_try);
-    if (m->quiet || (!fails && t - m->shown_at < gap &&
+    bool lines = !m->terminal && !m->json;
+    if (m->quiet || (!p->pause_begins && t - m->shown_at < gap &&
                      !(lines && share - m->shown_share >= 0.05 && t - m->shown_at > 0.5)))
         return;
-    if (lines && !fails && m->shown_at == 0 && t - m->begin < 2)
+    if (lines && !p->pause_begins && m->shown_at == 0 && t - m->begin < 2)
         return; /* a short transfer needs no progress in a log */
-    if (fails) m->reported_try = p->tries;
     m->shown_at = t;
     m->shown_share = share;
     if (m->json) event_progress(m, p, speed, left);

@@ -24,7 +24,6 @@ struct meter {
     int lines; /* lines of bars on the screen; the cursor is after the last one */
     double shown_at, shown_share, begin;
     enum fetch_phase phase;
-    int reported_try;
     int rate_count, rate_at;
     struct {
         double time, bytes;
