@@ -10,8 +10,8 @@
 #define ROW_DEVICE(...)
 const struct cpu_ops NAME(cpu_ops) = {
     .isa = TEXT(CPU_ISA),
-    .attention_forward = REST(attention_forward),
-    .attention_backward = REST(attention_backward),
+    .attention_forward = ATTENTION(attention_forward),
+    .attention_backward = ATTENTION(attention_backward),
     .gemm = NAME(gemm),
     .gemm_bfp = HAS_BFP,
     OPERATION_ROWS(ROW, ROW, ROW_DEVICE) /* the rest */

@@ -1,65 +1,16 @@
-/* Attention on AMX tiles (kernels/cpu/attention_amx.c) with tiles in memory, so that processors with AVX-512
- * and bf16 but without tiles try it too: against attention without tiles, in the norm of bf16. */
+/* Attention on AMX tiles (kernels/cpu/attention_amx.c), in emulation (emulate_amx.h), against attention
+ * without tiles, in the norm of bf16: masks, windows, packed documents, a first query; scratch memory. */
+#include "kernels/cpu/attention_amx.h"
+#include "kernels/cpu/ops.h"
+
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <cmocka.h>
-
-#if MEOPT_HAS_AMX && defined(__linux__)
-#include <immintrin.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-static _Thread_local union {
-    uint8_t bytes[16][64];
-    float sums[16][16];
-    uint16_t halves[16][32];
-} memory_tiles[8];
-
-static void load_memory(int tile, const void *p, int64_t stride)
-{
-    for (int64_t r = 0; r < 16; r++) memcpy(memory_tiles[tile].bytes[r], (const char *)p + r * stride, 64);
-}
-static void store_memory(int tile, void *p, int64_t stride)
-{
-    for (int64_t r = 0; r < 16; r++) memcpy((char *)p + r * stride, memory_tiles[tile].bytes[r], 64);
-}
-static float wide(uint16_t half)
-{
-    uint32_t bits = (uint32_t)half << 16;
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-static void multiply_memory(int c, int a, int b)
-{
-    for (int m = 0; m < 16; m++)
-        for (int k = 0; k < 32; k++)
-            for (int n = 0; n < 16; n++)
-                memory_tiles[c].sums[m][n] +=
-                    wide(memory_tiles[a].halves[m][k]) * wide(memory_tiles[b].halves[k / 2][2 * n + k % 2]);
-}
-#undef _tile_loadd
-#undef _tile_stream_loadd
-#undef _tile_stored
-#undef _tile_zero
-#undef _tile_dpbf16ps
-#undef _tile_loadconfig
-#undef _tile_release
-#define _tile_loadd            load_memory
-#define _tile_stream_loadd     load_memory
-#define _tile_stored           store_memory
-#define _tile_zero(t)          memset(&memory_tiles[t], 0, sizeof memory_tiles[t])
-#define _tile_dpbf16ps         multiply_memory
-#define _tile_loadconfig(c)    ((void)(c))
-#define _tile_release()        ((void)0)
-#define attention_amx_forward  tiles_forward
-#define attention_amx_backward tiles_backward
-#define attention_amx_scratch  tiles_scratch
-#include "kernels/cpu/attention_amx.c"
-#include "kernels/cpu/ops.h"
+#include <cmocka.h>
 
 enum { SEGMENTS = 1, CAUSAL = 2, MARK = 0xB5, MARKS = 256 };
 
@@ -74,6 +25,13 @@ static uint16_t *numbers(int64_t count, uint32_t seed)
         memcpy(&bits, &f, sizeof bits);
         x[i] = (uint16_t)(bits >> 16);
     }
+    return x;
+}
+static float wide(uint16_t half)
+{
+    uint32_t bits = (uint32_t)half << 16;
+    float x;
+    memcpy(&x, &bits, sizeof x);
     return x;
 }
 static void assert_near(const uint16_t *x, const uint16_t *want, int64_t count, double share)
@@ -112,7 +70,7 @@ static void try_first(struct attention f, int64_t first, uint8_t *scratch)
     f.out = out;
     f.lse = lse;
     f.first = first;
-    tiles_forward(&f, scratch, 1);
+    attention_amx_forward(&f, scratch, 1);
     for (int64_t i = 0; i < f.B * f.N; i++)
         assert_memory_equal(out + i * row, (i % f.N < first ? before : all) + i * row,
                             (size_t)row * sizeof *out);
@@ -132,7 +90,8 @@ static void try_shape(const int64_t s[8])
     float *lse = malloc((size_t)(rows * H) * sizeof *lse),
           *lse_want = malloc((size_t)(rows * H) * sizeof *lse);
     int32_t *begins = malloc((size_t)rows * sizeof *begins), *ends = malloc((size_t)rows * sizeof *ends);
-    size_t bytes = tiles_scratch(N, H, G, dh), others = (attention_scratch(N, dh, 1) + 63) & ~(size_t)63;
+    size_t bytes = attention_amx_scratch(N, H, G, dh),
+           others = (attention_scratch(N, dh, 1) + 63) & ~(size_t)63;
     uint8_t *scratch = scratch_of(bytes), *other = scratch_of(others);
     assert_true(lse && lse_want && begins && ends);
     for (int64_t b = 0; b < B; b++)
@@ -156,14 +115,14 @@ static void try_shape(const int64_t s[8])
                           .window = s[6],
                           .begins = s[5] & SEGMENTS ? begins : NULL,
                           .ends = s[5] & SEGMENTS ? ends : NULL};
-    tiles_forward(&f, scratch, 1);
+    attention_amx_forward(&f, scratch, 1);
     try_first(f, s[7], scratch);
     assert_marks(scratch + bytes);
     f.out = want;
     f.lse = lse_want;
     cpu_ops_plain.attention_forward(&f, other, 1);
     struct attention_gradient g = {f, dout, dqkv};
-    tiles_backward(&g, scratch, 1);
+    attention_amx_backward(&g, scratch, 1);
     assert_marks(scratch + bytes);
     g.dqkv = dwant;
     cpu_ops_plain.attention_backward(&g, other, 1);
@@ -199,7 +158,6 @@ static void tiles_equal_other_attention(void **state)
         {2, 203, 4, 2, 32, CAUSAL | SEGMENTS, 50, 70},
     };
     (void)state;
-    if (!__builtin_cpu_supports("avx512bf16")) skip();
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) try_shape(shapes[i]);
 }
 
@@ -207,12 +165,9 @@ static void scratch_grows_with_the_tokens(void **state)
 {
     (void)state;
     for (int64_t heads = 1; heads <= 4; heads++)
-        assert_true(tiles_scratch(8192, heads, 1, 128) <= 2 * tiles_scratch(4096, heads, 1, 128));
+        assert_true(attention_amx_scratch(8192, heads, 1, 128) <=
+                    2 * attention_amx_scratch(4096, heads, 1, 128));
 }
-#else
-static void tiles_equal_other_attention(void **state) { (void)state; }
-static void scratch_grows_with_the_tokens(void **state) { (void)state; }
-#endif
 
 int main(void)
 {

@@ -192,6 +192,36 @@ static void a_set_that_runs_is_had(void **state)
     unsetenv("MEOPT_CPU_ISA");
 }
 
+/* What tests/unit/sets.h relies on: a set with GEMMs of its own has the other operations of another set. */
+static void sets_share_what_is_not_a_product(void **state)
+{
+    (void)state;
+#if defined(__x86_64__)
+    static const struct {
+        enum cpu_isa set, rest;
+        bool attention;
+    } rows[] = {{SET_AVX2_FMA, SET_AVX2, false},
+                {SET_AVX2_VNNI, SET_AVX2, false},
+                {SET_AVX512_VNNI, SET_AVX512, false},
+                {SET_AVX512_BF16, SET_AVX512, true}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (!cpu_isa_runs(rows[i].set)) continue;
+        struct cpu_ops own, rest;
+        setenv("MEOPT_CPU_ISA", cpu_isa_names[rows[i].set], 1);
+        memcpy(&own, cpu_ops_select(), sizeof own);
+        setenv("MEOPT_CPU_ISA", cpu_isa_names[rows[i].rest], 1);
+        memcpy(&rest, cpu_ops_select(), sizeof rest);
+        assert_ptr_not_equal(own.gemm, rest.gemm);
+        assert_int_equal(own.attention_forward != rest.attention_forward, rows[i].attention);
+        assert_int_equal(own.attention_backward != rest.attention_backward, rows[i].attention);
+#define EQUAL(name, ...) assert_ptr_equal(own.name, rest.name);
+#define NOTHING(...)
+        OPERATION_ROWS(EQUAL, EQUAL, NOTHING)
+    }
+    unsetenv("MEOPT_CPU_ISA");
+#endif
+}
+
 static void a_set_that_the_compiler_lacked_is_named(void **state)
 {
     (void)state;
@@ -253,6 +283,7 @@ int main(void)
         cmocka_unit_test(what_the_system_lists_is_used),
         cmocka_unit_test(checksums_and_conversions_are_by_what_it_can),
         cmocka_unit_test(a_set_that_runs_is_had),
+        cmocka_unit_test(sets_share_what_is_not_a_product),
         cmocka_unit_test(a_set_that_the_compiler_lacked_is_named),
         cmocka_unit_test(a_set_that_is_not_to_be_had_is_refused),
     };

@@ -2,9 +2,7 @@
  * as the layout says; values only; labels -1; dW added to. */
 #include "core/nn/lm_loss.h"
 #include "kernels/bf16.h"
-#include "kernels/cpu/gemm_amx.h"
-#include "kernels/cpu/ops.h"
-#include "kernels/cpu/select.h"
+#include "tests/unit/sets.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -123,7 +121,7 @@ static void solve_rows(struct problem *p, double codes, double *g, double *slack
 
 static void solve(struct problem *p)
 {
-    bool by_codes = p->type == DTYPE_BF16 && !getenv("MEOPT_TEST_DEVICE") && cpu_ops_select()->gemm_bfp;
+    bool by_codes = p->type == DTYPE_BF16 && !getenv("MEOPT_TEST_DEVICE") && set_has_bfp();
     double *g = numbers(p->R * p->V), *slack = numbers(p->R * p->V), codes = by_codes ? 0x1p-13 : 0;
     solve_rows(p, codes, g, slack);
     for (int64_t r = 0; r < p->R; r++)
@@ -284,22 +282,17 @@ static void all_forms(struct problem *p)
     problem_free(p);
 }
 
-static const char *const sets[] = {"amx",       "avx512_bf16", "avx512_vnni", "avx512",
-                                   "avx2_vnni", "avx2",        "avx2_fma",    "plain"};
-
 /* Runs all forms in both types on each instruction set, or on the card. */
 static void on_each(int64_t D, int64_t V, double smoothing, bool outliers)
 {
-    bool card = getenv("MEOPT_TEST_DEVICE") != NULL;
-    for (size_t set = 0; set < (card ? 1 : sizeof sets / sizeof *sets); set++) {
-        struct cpu_refusal refusal;
-        if (!card) setenv("MEOPT_CPU_ISA", sets[set], 1);
-        for (int bf16 = 0; bf16 < 2 && (card || !cpu_isa_refused(gemm_amx_available(), &refusal)); bf16++) {
+    for (int set = 0; set < SETS; set++) {
+        if (!set_selected(set)) continue;
+        for (int bf16 = 0; bf16 < 2; bf16++) {
             struct problem p = problem_of(bf16 ? DTYPE_BF16 : DTYPE_F32, 40, D, V, smoothing, outliers);
             all_forms(&p);
         }
     }
-    unsetenv("MEOPT_CPU_ISA");
+    sets_end();
 }
 static void forms_equal_float64(void **state)
 {

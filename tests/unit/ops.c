@@ -9,8 +9,6 @@
  * test_ops --time [filter] times the operations at the size of a real tower instead, ops_reference.h has the
  * arithmetic. A device that must be there: MEOPT_TEST_DEVICE=hip:0.
  */
-#include "kernels/cpu/ops.h"
-#include "kernels/cpu/select.h"
 #include "tests/unit/ops_attention.h"
 #include "tests/unit/ops_codes.h"
 #include "tests/unit/ops_elements.h"
@@ -23,6 +21,7 @@
 #include "tests/unit/ops_rows.h"
 #include "tests/unit/ops_stream.h"
 #include "tests/unit/ops_time.h"
+#include "tests/unit/sets.h"
 
 #include <stdio.h>
 #ifdef _OPENMP
@@ -76,8 +75,9 @@ static void check_operand(struct trial *T, const struct operation *op, int i)
         double got = decode(o->type, image + GUARD + (size_t)j * dtype_bytes(o->type)), want = o->want[j];
         if (isnan(got) && isnan(want)) continue;
         if (got == want) continue;
-        double allowed = o->role == IN ? 0
-                                       : roundoff * (fabs(want) + o->slack[j]) + o->slack[j] +
+        double slack = o->slack[j] + (T->bfp && o->bfp ? o->bfp[j] : 0),
+               allowed = o->role == IN ? 0
+                                       : roundoff * (fabs(want) + slack) + slack +
                                              (o->type == DTYPE_F16 ? 0x1p-24 : 1e-37);
         if (!(fabs(got - want) <= allowed))
             fail_msg("%s: operand %d element %lld of %lld is %.9g, should be %.9g +- %.2g", text, i,
@@ -163,29 +163,6 @@ static void check_dry(struct trial *T, const struct operation *op)
     T->device = cpu;
 }
 
-static const char *const sets[] = {"amx",       "avx512_bf16", "avx512_vnni", "avx512",
-                                   "avx2_vnni", "avx2",        "avx2_fma",    "plain"};
-enum { SETS = sizeof sets / sizeof *sets };
-
-/* Whether this processor has it; if not there is nothing to try. */
-static bool to_be_had(const char *set)
-{
-    struct cpu_refusal refusal;
-    setenv("MEOPT_CPU_ISA", set, 1);
-    bool refused = cpu_isa_refused(gemm_amx_available(), &refusal);
-    unsetenv("MEOPT_CPU_ISA");
-    return !refused;
-}
-
-/* Sets the instruction set, which describe() prints. Returns false if the CPU lacks it. A card: one run. */
-static bool select_set(int set)
-{
-    if (getenv("MEOPT_TEST_DEVICE")) return set == 0;
-    if (!to_be_had(sets[set])) return false;
-    setenv("MEOPT_CPU_ISA", sets[set], 1);
-    return true;
-}
-
 static struct device *open_selected(void)
 {
     const char *card = getenv("MEOPT_TEST_DEVICE");
@@ -197,43 +174,45 @@ static struct device *open_selected(void)
 
 static bool is_small(const struct trial *T) { return T->o[0].count < 5000; }
 
-/* The reference is computed on the first device: it asks which operands have memory. */
-static void check_on(struct trial *T, const struct operation *op, struct device *device, bool first)
+static void check_on(struct trial *T, const struct operation *op, struct device *device)
 {
     struct error err;
     T->device = device;
+    T->bfp = device->kind == DEVICE_CPU && T->t == DTYPE_BF16 && set_has_bfp();
     trial_upload(T);
     op->call(T);
     assert_int_equal(device_check(device, &err), 0);
-    if (first) op->reference(T);
     for (int i = 0; i < T->count; i++) check_operand(T, op, i);
-    if (first && T->t == F32 && is_small(T)) check_gradients(T, op);
     if (device->kind == DEVICE_CPU) check_threads(T, op);
     trial_leave(T);
     if (device->kind == DEVICE_CPU && is_small(T)) check_dry(T, op);
+    T->device = NULL;
 }
 
+/* The reference is computed before there is a device: it is that of every set. */
 static void operation_equals_its_reference(void **state)
 {
     const struct operation *op = *state;
     struct device *devices[SETS] = {NULL};
+    bool card = getenv("MEOPT_TEST_DEVICE") != NULL;
     set_threads(2);
     for (int shape = 0; shape < SHAPES && op->shapes[shape][0]; shape++)
         for (int bf16 = 0; bf16 < 2; bf16++) {
             struct trial T;
             trial_open(&T, op, NULL, bf16 ? DTYPE_BF16 : F32, op->shapes[shape]);
-            bool first = true;
+            op->reference(&T);
+            if (T.t == F32 && is_small(&T)) check_gradients(&T, op);
             for (int set = 0; set < SETS; set++) {
-                if (!select_set(set)) continue;
+                if (!card && !set_has_own(set, op->name, bf16)) continue;
+                if (!set_selected(set)) continue;
                 if (!devices[set]) devices[set] = open_selected();
-                check_on(&T, op, devices[set], first);
-                first = false;
+                check_on(&T, op, devices[set]);
             }
             trial_close(&T);
         }
     for (int set = 0; set < SETS; set++)
         if (devices[set]) device_close(devices[set]);
-    unsetenv("MEOPT_CPU_ISA");
+    sets_end();
 }
 
 /* All 2^16 upper halves with lower halves around the ties, infinities, NaNs and denormals among them. */
@@ -271,14 +250,14 @@ static void on_each(void (*check)(struct device *, enum dtype))
 {
     for (int set = 0; set < SETS; set++) {
         struct error err;
-        if (!select_set(set)) continue;
+        if (!set_selected(set)) continue;
         struct device *device = open_selected();
         check(device, F32);
         check(device, DTYPE_BF16);
         assert_int_equal(device_check(device, &err), 0);
         device_close(device);
     }
-    unsetenv("MEOPT_CPU_ISA");
+    sets_end();
 }
 
 #define ON_EACH(test, check)                                                                                 \
@@ -326,5 +305,6 @@ int main(int argc, char **argv)
     tests[count++] =
         (struct CMUnitTest)cmocka_unit_test(a_type_without_operations_is_reported_and_nothing_is_done);
     if (argc > 1) cmocka_set_test_filter(argv[1]);
+    sets_report();
     return _cmocka_run_group_tests("operations", tests, count, NULL, NULL);
 }

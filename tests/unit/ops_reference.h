@@ -156,7 +156,7 @@ static double layernorm_objective(struct trial *T)
 }
 
 /* Biases that products leave out are given to operations on cards alone (device.h: biases_apart). */
-static bool takes_bias(const struct trial *T) { return T->device->kind > DEVICE_DRY; }
+static bool takes_bias(const struct trial *T) { return T->card; }
 
 /* activation: R F kind bias; 0 h, 1 y, 2 bias; backward 0 h, 1 dy, 2 dh, 4 bias */
 static double activate(enum activation kind, const double *h, int64_t F, int64_t at)
@@ -178,7 +178,7 @@ static double *activation_input(struct trial *T, int at)
 {
     int64_t count = T->o[0].count, columns = count / T->s[0];
     double *h = xcalloc((size_t)count, sizeof *h);
-    for (int64_t i = 0; i < count; i++) h[i] = X(0)[i] + (activation_bias(T, at) ? X(at)[i % columns] : 0);
+    for (int64_t i = 0; i < count; i++) h[i] = X(0)[i] + (T->s[3] && takes_bias(T) ? X(at)[i % columns] : 0);
     return h;
 }
 static void activation_operands(struct trial *T)

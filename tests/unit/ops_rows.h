@@ -53,7 +53,7 @@ static bool rotated_pair(struct trial *T, int64_t n, struct rotated *r)
     int64_t dims = o.dims ? o.dims : o.dh, pairs = dims / 2, heads = o.H + o.G, tokens = o.N - o.skip;
     int64_t k = n % pairs, head = n / pairs % heads, token = n / pairs / heads % tokens,
             row = n / pairs / heads / tokens * o.N + o.skip + token;
-    const double *table = X(1) + (token - (o.begins ? (int64_t)X(3)[row] : 0)) * dims;
+    const double *table = X(1) + (token - (T->s[4] ? (int64_t)X(3)[row] : 0)) * dims;
     r->i = row * (o.H + 2 * o.G) * o.dh + head * o.dh + (o.half ? k : 2 * k);
     r->j = r->i + (o.half ? pairs : 1);
     r->c = table[k];

@@ -24,11 +24,14 @@ struct operand {
     double *x;     /* values before the call, exact in `type` */
     double *want;  /* values after it */
     double *slack; /* error allowed in addition to the rounding to `type` */
+    double *bfp;   /* and in addition to that of an integer GEMM; NULL: none */
     void *device;
 };
 enum { OPERANDS = 13 };
 struct trial {
-    struct device *device;
+    struct device *device; /* NULL while a reference is computed */
+    bool card;             /* the operations of a card are tried */
+    bool bfp;              /* the device multiplies as integers */
     enum dtype t;
     int64_t s[8]; /* sizes and switches of the operation, in its own order */
     struct operand o[OPERANDS];
@@ -116,6 +119,7 @@ static void operand_add(struct trial *T, enum role role, enum dtype type, int64_
                           malloc((n + 1) * sizeof(double)),
                           malloc((n + 1) * sizeof(double)),
                           calloc(n + 1, sizeof(double)),
+                          NULL,
                           NULL};
     assert_true(o->x && o->want && o->slack);
     for (size_t i = 0; i < n; i++) o->x[i] = random_normal() * scale;
@@ -153,7 +157,7 @@ static void trial_round(struct trial *T)
 static void trial_open(struct trial *T, const struct operation *op, struct device *device, enum dtype t,
                        const int64_t *s)
 {
-    *T = (struct trial){.device = device, .t = t};
+    *T = (struct trial){.device = device, .card = getenv("MEOPT_TEST_DEVICE") != NULL, .t = t};
     memcpy(T->s, s, sizeof T->s);
     random_state = 42;
     op->setup(T);
@@ -197,6 +201,7 @@ static void trial_close(struct trial *T)
         free(T->o[i].x);
         free(T->o[i].want);
         free(T->o[i].slack);
+        free(T->o[i].bfp);
     }
 }
 
