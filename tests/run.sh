@@ -1,10 +1,15 @@
 #!/bin/sh
-# Everything from a fresh machine: packages, build, an environment with PyTorch (tests/tools/python_env.sh; MEOPT_PYTHON=PYTHON
-# takes another), all tests. `--long` adds what takes longer than 15 minutes, and timm, open_clip, transformers and Lightning.
+# Packages, build and tests, on a fresh machine too. Three forms:
+#   --quick  the tests of label quick (tests/CMakeLists.txt), for each change; what the build lacks is built first
+#   (none)   all tests. PyTorch is installed in an environment of its own (tests/tools/python_env.sh; MEOPT_PYTHON=PYTHON takes another)
+#   --long   also what takes hours: MEOPT_LONG=1, and timm, open_clip, transformers and Lightning
+# MEOPT_CPU_ISA=SET tries one instruction set alone. The last lines say which sets ran, and what was skipped and why.
 set -eu
 cd "$(dirname "$0")/.."
+form=${1:-}
+case $form in '' | --quick | --long) ;; *) echo "usage: sh tests/run.sh [--quick|--long]" >&2 && exit 2 ;; esac
 long=
-[ "${1:-}" != --long ] || long=long
+[ "$form" != --long ] || long=long
 sh configs/packages.sh test $long
 unset MEOPT_LONG
 seconds=300 missing=
@@ -20,17 +25,19 @@ clean() {
 }
 trap clean EXIT
 trap 'exit 130' INT TERM
-static=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/meopt-tests/static-$(cat configs/packaging/static_libs.sh /etc/os-release | sha256sum | cut -c1-12)
-setsid sh configs/packaging/static_libs.sh "$static" cc >"$work/static" 2>&1 &
-libraries=$!
-if [ -z "${MEOPT_PYTHON:-}" ]; then
-    setsid sh tests/tools/python_env.sh "${long:-short}" >"$work/python" &
-    making=$!
+if [ "$form" != --quick ]; then
+    static=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/meopt-tests/static-$(cat configs/packaging/static_libs.sh /etc/os-release | sha256sum | cut -c1-12)
+    setsid sh configs/packaging/static_libs.sh "$static" cc >"$work/static" 2>&1 &
+    libraries=$!
+    if [ -z "${MEOPT_PYTHON:-}" ]; then
+        setsid sh tests/tools/python_env.sh "${long:-short}" >"$work/python" &
+        making=$!
+    fi
 fi
-archs=auto # short form: gfx906 has no matrix instructions, gfx90a and sm_90 have
+archs=auto # except in the long form one of AMD, with matrix instructions, and one of NVIDIA
 [ "$long" ] || archs=$(
     PATH=$PATH:/opt/dtk/bin:/opt/dtk/hip/bin:/opt/rocm/bin:/usr/local/cuda/bin
-    for arch in gfx906 gfx90a sm_90; do ! sh kernels/gpu/build.sh --accepts $arch || printf '%s;' $arch; done
+    for arch in gfx90a sm_90; do ! sh kernels/gpu/build.sh --accepts $arch || printf '%s;' $arch; done
 )
 # the preset ci, which requires CMake 3.21
 cmake -S . -B build-ci -G Ninja -DCMAKE_BUILD_TYPE=Release -DMEOPT_WERROR=ON -DMEOPT_GPU_ARCHS="${archs:-none}" >/dev/null
@@ -47,14 +54,24 @@ if [ -n "$making" ]; then
         [ $code = 3 ] || [ -z "$long" ] || { echo "the environment of the tests cannot be made" >&2; exit 1; }
     fi
 fi
-if wait "$libraries"; then
-    [ -e build-ci/static ] || ln -s "$static" build-ci/static
-else
-    cat "$work/static" >&2 # the test tarball is skipped
+if [ -n "$libraries" ]; then
+    if wait "$libraries"; then
+        [ -e build-ci/static ] || ln -s "$static" build-ci/static
+    else
+        cat "$work/static" >&2 # the test tarball is skipped
+    fi
+    libraries=''
 fi
-libraries=''
 export GOMP_SPINCOUNT="${GOMP_SPINCOUNT:-1000}" # tests share the cores: threads that spin for long starve each other
-code=0 # half as many again as there are cores: some tests wait for servers, screens and signals
-(cd build-ci && ctest --output-on-failure -j $(($(nproc) * 3 / 2)) --timeout $seconds) || code=$?
+# twice as many as there are cores: many tests wait for servers, screens and signals
+label=
+[ "$form" != --quick ] || label='-L quick'
+{
+    code=0
+    # shellcheck disable=SC2086
+    (cd build-ci && ctest --output-on-failure -j $(($(nproc) * 2)) --timeout $seconds $label) || code=$?
+    echo $code >"$work/code"
+} 2>&1 | tee "$work/log"
+sh tests/tools/summary.sh build-ci "$work/log"
 [ -z "$missing" ] || echo "$missing" >&2
-exit $code
+exit "$(cat "$work/code")"

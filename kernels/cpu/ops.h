@@ -1,8 +1,9 @@
 /* CPU operations: pure functions over pointers and sizes, one table per instruction set (ISA).
  *
  * The sources rows.c, elements.c, activation.c, attention.c, gemm.c, loss.c and language.c are compiled once
- * per ISA (CMakeLists.txt), each time with a different suffix. An ISA that differs from another only in how it
- * multiplies has its own gemm.c (and attention.c) and shares the rest. cpu_ops_select returns the best table that this CPU can run.
+ * per ISA (CMakeLists.txt), each time with a different suffix. An ISA that differs from another only in how
+ * it multiplies has its own gemm.c (and attention.c) and shares the rest. cpu_ops_select returns the best
+ * table that this CPU can run.
  * Functions, contracts and shapes: OPERATIONS (kernels/operations.h). All loops are parallel (OpenMP). Sums
  * over rows consist of a fixed number of shares, added in order, so results do not depend on the number of
  * threads. */

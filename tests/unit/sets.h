@@ -69,8 +69,8 @@ static void sets_report(void)
     sets_end();
 }
 
-/* Returns whether the set has kernels of its own for an operation: the others are those of a set that is tried
- * as well (tests/unit/cpu_sets.c compares them). If a set is asked for, it is tried with all. */
+/* Returns whether the set has kernels of its own for an operation: the others are those of a set that is
+ * tried as well (tests/unit/cpu_sets.c compares them). If a set is asked for, it is tried with all. */
 static inline bool set_has_own(int set, const char *operation, bool bf16)
 {
     static const char *const gemm_alone[] = {"avx512_vnni", "avx2_vnni", "avx2_fma"};
