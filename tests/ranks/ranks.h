@@ -30,7 +30,6 @@ struct rank {
     struct comm_options options;
     const char *directory; /* directory of the run: resume from its checkpoint, and save; NULL: neither */
     int64_t last_step;     /* 0: STEPS */
-    int nan_step;          /* the loss of which is not finite; 0: none */
     int64_t lost_step;     /* before which this rank gives up; 0: none */
     int code;
     struct error err;
@@ -38,7 +37,6 @@ struct rank {
     float *weights;
     int64_t count, tensors;
     int64_t resume_bytes; /* bytes read to resume */
-    size_t peak_bytes, planned_bytes, classes[MEMORY_CLASS_COUNT];
 };
 
 struct feed {
@@ -108,35 +106,19 @@ static void train(struct rank *r, struct trainer *t)
     }
 }
 
-static bool plan_too;
-
-/* Without the operations' scratch: that is known when a step has run, and the dry one takes none. */
-static size_t held_by_trainer(const struct device *device)
-{
-    return device->use.peak_total_bytes - device->use.peak_bytes[MEMORY_WORKSPACE];
-}
-
 static _Thread_local int this_rank;
 
 static void *rank_main(void *context)
 {
     struct rank *r = context;
-    struct tiny tiny, plan;
+    struct tiny tiny;
     this_rank = r->options.rank;
 #ifdef _OPENMP
     omp_set_num_threads(1);
 #endif
     r->code = make(&tiny, r, "cpu", &r->err);
     if (!r->code) train(r, tiny.trainer);
-    if (tiny.device) {
-        memcpy(r->classes, tiny.device->use.peak_bytes, sizeof r->classes);
-        r->peak_bytes = held_by_trainer(tiny.device);
-    }
     tiny_close(&tiny);
-    struct error ignored;
-    if (!plan_too) return NULL;
-    if (make(&plan, r, "dry", &ignored) == 0) r->planned_bytes = held_by_trainer(plan.device);
-    tiny_close(&plan);
     return NULL;
 }
 
@@ -167,7 +149,6 @@ static int fresh(void **state)
     (void)state;
     run_directory = NULL;
     run_last_step = 0;
-    plan_too = false;
     return 0;
 }
 

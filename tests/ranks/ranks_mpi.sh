@@ -9,7 +9,7 @@ export MEOPT_MPI_MODULE="$MEOPT_BUILD/libmeopt_mpi.so" OMP_NUM_THREADS=1
 unset OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE
 mpi() { # N OUT
     mpirun --allow-run-as-root --oversubscribe --mca rmaps_base_oversubscribe 1 --mca btl self,vader --mca mpi_yield_when_idle 1 \
-        -np "$1" -x MEOPT_MPI_MODULE -x MEOPT_TEST_SETTINGS -x OMP_NUM_THREADS "$MEOPT_BUILD/tests/test_train_ranks" "$2"
+        -np "$1" -x MEOPT_MPI_MODULE -x MEOPT_TEST_SETTINGS -x OMP_NUM_THREADS "$MEOPT_BUILD/tests/test_equal" "$2"
 }
 # MEOPT_LONG=1: 2, 3, 4 and 8 ranks, each shard with each kind of format, the rules by turns.
 settings() {
@@ -32,7 +32,7 @@ runs=0
 settings >"$dir/settings"
 while read -r settings; do
     export MEOPT_TEST_SETTINGS="$settings"
-    OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1 "$MEOPT_BUILD/tests/test_train_ranks" "$dir/1" 2>"$dir/log" || fail "one rank: $(cat "$dir/log")"
+    OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1 "$MEOPT_BUILD/tests/test_equal" "$dir/1" 2>"$dir/log" || fail "one rank: $(cat "$dir/log")"
     for n in $sizes; do
         mpi "$n" "$dir/$n" >"$dir/log" 2>&1 </dev/null || fail "$settings, $n ranks: $(cat "$dir/log")"
         cmp "$dir/1" "$dir/$n" || fail "$settings: other bits on $n ranks"
@@ -41,7 +41,7 @@ while read -r settings; do
 done <"$dir/settings"
 echo "$runs runs through MPI with the bits of one rank"
 # Ranks that are no ranks of one MPI: each would train alone, and no one would know.
-if OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 "$MEOPT_BUILD/tests/test_train_ranks" "$dir/x" 2>"$dir/log"; then fail "a singleton took part"; fi
+if OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 "$MEOPT_BUILD/tests/test_equal" "$dir/x" 2>"$dir/log"; then fail "a singleton took part"; fi
 grep -q 'rank 1 of 2.*\<MPI\>.*0 of 1' "$dir/log" || fail "a singleton is told: $(cat "$dir/log")"
 # Ranks in different collectives: an error of each that names both.
 for difference in call left library; do

@@ -2,9 +2,7 @@
  * threads, which run the trainer's own order of computing and messages. A block takes 1 for a micro-batch, as
  * the head does, the embedding nothing, and a message MESSAGE. Waiting for one sets the clock to its end. */
 #include "core/comm/comm_internal.h"
-#include "tests/train/rounds.h"
-
-#include <math.h>
+#include "tests/train/equal.h"
 
 enum { MOST_STAGES = 4, MOST_MICRO = 16, MOST_MEETINGS = 1024 };
 
@@ -213,7 +211,6 @@ int main(void)
         cmocka_unit_test(stages_wait_as_planned),
         cmocka_unit_test(the_clock_sees_messages),
     };
-    (void)compare;
     make_data();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
