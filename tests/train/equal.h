@@ -37,6 +37,8 @@ static inline const char *spec(void)
     return getenv("MEOPT_TEST_DEVICE") ? getenv("MEOPT_TEST_DEVICE") : "cpu";
 }
 
+static inline bool on_a_card(void) { return strcmp(spec(), "cpu") != 0; }
+
 /* Labels of tokens are missing unevenly, one to four of a text are masked, every third text is two documents,
  * as every third image is mixed. */
 static inline void make_data(void)
@@ -104,7 +106,7 @@ enum { EVA, DINOV2, GPT2, LLAMA, BERT, CLASSIFIER, TEXTS, QWEN, MODELS };
 struct run {
     int model;
     const char *settings, *directory; /* directory: resume from its checkpoint, if there is one, and save */
-    int last_step;                    /* 0: STEPS; -1: none */
+    int last_step;                    /* 0: STEPS, on an emulated card, which is slow, 2; -1: none */
     int lost_step;                    /* before which rank 1 gives up; 0: none */
     int expected;                     /* exit code of all ranks; -1: any */
     double lr;                        /* 0: 1e-3 */
@@ -197,7 +199,7 @@ static inline void export_weights(struct run *r, const struct trainer *t)
 static inline void train(struct run *r, struct trainer *t)
 {
     struct feed feed = {.run = r, .trainer = t};
-    int64_t from = 0, last = r->last_step ? r->last_step : STEPS;
+    int64_t from = 0, last = r->last_step ? r->last_step : on_a_card() ? 2 : STEPS;
     r->breadth = t->breadth;
     r->shorter = t->images % t->micro;
     if (r->prepare) r->prepare(r, t);
@@ -259,8 +261,7 @@ static inline void *run_main(void *context)
         memcpy(r->peaks, device->use.peak_bytes, sizeof r->peaks);
         device_close(device);
     }
-    if (!r->code && r->last_step >= 0 && !r->directory && strcmp(spec(), "cpu") == 0)
-        check_plan(r, &config, ranks);
+    if (!r->code && r->last_step >= 0 && !r->directory && !on_a_card()) check_plan(r, &config, ranks);
     config_free(&config);
     return NULL;
 }
