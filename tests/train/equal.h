@@ -261,7 +261,8 @@ static inline void *run_main(void *context)
         memcpy(r->peaks, device->use.peak_bytes, sizeof r->peaks);
         device_close(device);
     }
-    if (!r->code && r->last_step >= 0 && !r->directory && !on_a_card()) check_plan(r, &config, ranks);
+    if (!r->code && r->last_step >= 0 && !r->directory && !on_a_card() && r->options.kind != COMM_MPI)
+        check_plan(r, &config, ranks);
     config_free(&config);
     return NULL;
 }
