@@ -109,7 +109,7 @@ optim: {lr: 4.0e-3}
 END
 objective distill <<END
 model: {family: dinov2}
-model_t: {init: random, width: 48, depth: 2, heads: 2, hidden: 64, patch: 7}
+model_t: {init: random, width: 48, depth: 3, heads: 2, hidden: 64, patch: 7}
 model_s: {init: random, width: 32, depth: 3, heads: 2, hidden: 64, patch: 7, drop_path: 0.2}
 loss: {type: cosine}
 $pictures, val: val14, augment: true}
@@ -149,6 +149,21 @@ data: {root: train.bin, val: val.bin}
 train: {objective: classify, eval_steps: 3, precision: fp32, label_smoothing: 0.1}
 optim: {lr: 3.0e-3}
 END
+# Adapters and a base of more elements than the smallest part of a shard.
+objective wide <<END
+model: {family: llama, init: random, vocabulary: 256, context: 32, width: 256, depth: 2, heads: 4, hidden: 384}
+lora: {rank: 192}
+$text}
+train: {objective: language, eval_steps: 3}
+optim: {lr: 1.0e-2}
+END
+[ -z "${MEOPT_LONG:-}" ] || for name in quickstart quickstart_openclip quickstart_dinov2; do
+    for pair in "data.root=$PWD/images" "data.val=$PWD/val14" lora.rank=4 data.workers=1; do
+        "$MEOPT" config set configs/$name.yaml "$pair" >out 2>log || fail "$name: $pair"
+    done
+    sed -i 's,\.\./sample,sample,' configs/$name.yaml
+    objective $name <configs/$name.yaml
+done
 python3 - <<'END' || fail "a rank holds other memory than planned"
 import glob, json, os
 for run in map(os.path.dirname, glob.glob("*/meta.json")):

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Evaluation of a distillation on data.val: loss and cosine are those of the two towers' outputs, the same on one, two and three ranks, in a
-# pipeline, and of meopt eval; the best checkpoint stays; images need no classes, and those that cannot be decoded are left out.
+# Evaluation of a distillation on data.val: loss and cosine are those of the two towers' outputs, in a run and by meopt eval; the best
+# checkpoint stays; images need no classes, and those that cannot be decoded are left out. Equal figures of ranks: equal_runs.sh.
 set -u
 . "$MEOPT_SOURCE/tests/train/classifier.sh"
 arrange 36 images cat
@@ -17,21 +17,10 @@ optim: {lr: 2.0e-2, warmup_steps: 2}
 device: {type: cpu}
 END
 train one 0
-for ranks in 2 3; do
-    train "ranks$ranks" 0 --workers "$ranks"
-    same one "ranks$ranks"
-done
-train stages 0 --workers 2 dist.pipeline=2
-same one stages
-train staged 0 --workers 4 dist.pipeline=2 dist.shard=parameters model_t.place=streamed
-same one staged
+train ranks2 0 --workers 2 # an image that cannot be decoded is left out by the rank that reads it
+same one ranks2
 train without 0 train.eval_every=0
 cmp one/ckpt/step-00000009/model.safetensors without/ckpt/step-00000009/model.safetensors || fail "evaluation changes the weights"
-train streamed 0 train.global_batch=0 model_s.place=streamed model_t.place=streamed
-train alone 0 train.global_batch=0
-same alone streamed
-train breadth 0 train.global_batch=0 model_t.place=streamed train.rounds=breadth
-same alone breadth
 "$MEOPT" eval one --checkpoint last --json >last.json 2>log || fail "eval: exit $?"
 "$MEOPT" eval one >out 2>log || fail "eval: exit $?"
 grep -q 'val cosine' out || fail "no figures for people"
