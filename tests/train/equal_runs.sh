@@ -51,7 +51,7 @@ equal() { # LAYOUT OTHER
     same "$objective-$1" "$objective-$2"
     cmp "$objective-$1/ckpt/best.json" "$objective-$2/ckpt/best.json" || fail "$objective-$2: another best checkpoint than $1"
 }
-objective() { # NAME EXPORT...: its configuration is the standard input; makes NAME.export of the run of one rank
+objective() { # NAME EXPORT...|none: its configuration is the standard input; makes NAME.export of the run of one rank
     objective=$1
     shift
     cat >"$objective.yaml"
@@ -67,14 +67,17 @@ objective() { # NAME EXPORT...: its configuration is the standard input; makes N
     resume 10 --workers 4 dist.pipeline=2 --stop-after 5
     resume 0 --workers 1 dist.pipeline=1 dist.shard=none
     equal one moved
-    for run in one moved; do "$MEOPT" export "$objective-$run" --out "$run.export" "$@" >out 2>log || fail "$objective-$run: export: exit $?"; done
-    diff -r one.export moved.export || fail "$objective-moved: another export"
-    rm -rf moved.export
-    mv one.export "$objective.export"
+    if [ "${1:-}" != none ]; then
+        for run in one moved; do "$MEOPT" export "$objective-$run" --out "$run.export" "$@" >out 2>log || fail "$objective-$run: export: exit $?"; done
+        diff -r one.export moved.export || fail "$objective-moved: another export"
+        rm -rf moved.export
+        mv one.export "$objective.export"
+    fi
     while read -r layout base of settings; do
         [ "$of" = "$objective" ] || [ "${MEOPT_LONG:-}" ] || continue
         case $settings in
             *data.workers*) grep -q image_size "$objective.yaml" || continue ;;
+            *dist.pipeline=3*) case $objective in quickstart*) continue ;; esac ;; # of two blocks
             *model_t*) grep -q model_t "$objective.yaml" || continue ;;
         esac
         for name in "$layout" ${base#-}; do [ -d "$objective-$name" ] || begin "$name" || fail "$objective-$name: exit $?"; done
@@ -138,20 +141,20 @@ train: {objective: language, eval_steps: 3, precision: fp32}
 optim: {lr: 1.0e-2}
 END
 objective masked <<END
-model: {family: bert, init: random, vocabulary: 257, context: 32, width: 32, depth: 2, heads: 4, hidden: 48}
+model: {family: bert, init: random, vocabulary: 257, context: 32, width: 32, depth: 3, heads: 4, hidden: 48}
 $text, tokens: bytes, mask_token: 256, special_tokens: 0}
 train: {objective: masked, eval_steps: 3, precision: fp32}
 optim: {lr: 1.0e-2}
 END
 objective texts <<END
-model: {family: bert, init: random, vocabulary: 900, context: 24, width: 32, depth: 2, heads: 4, hidden: 64}
+model: {family: bert, init: random, vocabulary: 900, context: 24, width: 32, depth: 3, heads: 4, hidden: 64}
 data: {root: train.bin, val: val.bin}
 train: {objective: classify, eval_steps: 3, precision: fp32, label_smoothing: 0.1}
 optim: {lr: 3.0e-3}
 END
 # Adapters and a base of more elements than the smallest part of a shard.
-objective wide <<END
-model: {family: llama, init: random, vocabulary: 256, context: 32, width: 256, depth: 2, heads: 4, hidden: 384}
+objective wide none <<END # its base is random
+model: {family: llama, init: random, vocabulary: 256, context: 32, width: 256, depth: 3, heads: 4, hidden: 384}
 lora: {rank: 192}
 $text}
 train: {objective: language, eval_steps: 3}
