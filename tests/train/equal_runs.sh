@@ -77,7 +77,7 @@ objective() { # NAME EXPORT...|none: its configuration is the standard input; ma
         [ "$of" = "$objective" ] || [ "${MEOPT_LONG:-}" ] || continue
         case $settings in
             *data.workers*) grep -q image_size "$objective.yaml" || continue ;;
-            *dist.pipeline=3*) case $objective in quickstart*) continue ;; esac ;; # of two blocks
+            *dist.pipeline=3*) case $objective in quickstart* | wide) continue ;; esac ;; # of two blocks
             *model_t*) grep -q model_t "$objective.yaml" || continue ;;
         esac
         for name in "$layout" ${base#-}; do [ -d "$objective-$name" ] || begin "$name" || fail "$objective-$name: exit $?"; done
@@ -154,7 +154,7 @@ optim: {lr: 3.0e-3}
 END
 # Adapters and a base of more elements than the smallest part of a shard.
 objective wide none <<END # its base is random
-model: {family: llama, init: random, vocabulary: 256, context: 32, width: 256, depth: 3, heads: 4, hidden: 384}
+model: {family: llama, init: random, vocabulary: 256, context: 8, width: 256, depth: 2, heads: 4, hidden: 384}
 lora: {rank: 192}
 $text}
 train: {objective: language, eval_steps: 3}
