@@ -10,19 +10,20 @@ work=$(mktemp -d -p "${TMPDIR:-/tmp}")
 logs='out err log'
 cleanup() { :; }
 report() { :; }
-trap 'cleanup || :; [ ! -s "$work/left" ] || kill -KILL $(cat "$work/left") 2>/dev/null || :; rm -rf "$work" || { sleep 2; rm -rf "$work"; }' EXIT # a killed process may have written meanwhile
+trap 'cleanup || :; [ ! -s "$work/left" ] || kill -KILL $(cat "$work/left") 2>/dev/null || :; rm -rf "$work" || wait_for 5 rm -rf "$work"' EXIT # a killed process may have written meanwhile
 fail() { # MESSAGE...: print it, the logs and what report shows, end the test
     echo "FAILED: $*" >&2
     (cd "$work" && for file in $logs; do [ ! -s "$file" ] || tail -n 25 "$file"; done) >&2 || :
     report >&2 || :
     exit 1
 }
-wait_for() { # SECONDS COMMAND...: run the command until it succeeds; 1 after that time. A condition: eval '...'
-    wait_tries=$(($1 * 20))
+wait_for() { # SECONDS COMMAND...: run the command until it succeeds, at growing intervals; 1 after that time. A condition: eval '...'
+    wait_left=$(($1 * 100)) wait_pause=1
     shift
     until "$@"; do
-        wait_tries=$((wait_tries - 1))
-        [ $wait_tries -gt 0 ] || return 1
-        sleep 0.05
+        [ $wait_left -gt 0 ] || return 1
+        sleep 0.0$wait_pause
+        wait_left=$((wait_left - wait_pause))
+        [ $wait_pause = 9 ] || wait_pause=$((wait_pause + 1))
     done
 }

@@ -31,7 +31,7 @@ mkdir bin jobs
 cat >bin/scontrol <<'END'
 #!/bin/bash
 [ ! -e "$PLAY/down" ] || { echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1; }
-[ ! -e "$PLAY/hangs" ] || sleep 60
+[ ! -e "$PLAY/hangs" ] || exec tail -f /dev/null
 echo "$*" >>"$PLAY/asked"
 job=${!#}
 case "$*" in
@@ -141,7 +141,7 @@ wait $shown || code=$?
 
 # On a terminal: the queue, then the dashboard of the run.
 start() { # COMMAND
-    terminal 80 24 C.UTF-8 "NO_COLOR=1 HOME='$dir' PLAY='$here' OMP_NUM_THREADS=1" "sh -c \"cd '$here'; '$MEOPT' $1; echo status \\\$?; sleep 60\""
+    terminal 80 24 C.UTF-8 "NO_COLOR=1 HOME='$dir' PLAY='$here' OMP_NUM_THREADS=1" "'$MEOPT' $1"
 }
 submit 4711 eva eva.sh PENDING Priority
 start 'attach 4711'

@@ -120,8 +120,8 @@ every() { # ENCODING LOCALE FILE
     [ $1 != GBK ] || bridge="python3 '$MEOPT_SOURCE/tests/cli/gbk_terminal.py' env LC_ALL=zh_CN.GBK"
     terminal 100 6000 $2 "LOCPATH='$dir' MEOPT='$MEOPT' FAKES='$MEOPT_BUILD/tests' MEOPT_HIP_LIBRARY=/nowhere.so MEOPT_SOURCE='$MEOPT_SOURCE'" "sh -c \"cd '$dir/shown'; $bridge sh ../every.sh 2>&1; sleep 60\""
     wait_for 100 on_screen '^@@@ end' || fail "the commands do not end under $1"
-    tmux -L "$socket" capture-pane -p >"$3"
-    tmux -L "$socket" capture-pane -pJ >"$3.joined"
+    screen >"$3"
+    screen -J >"$3.joined"
     stop
 }
 every English C.UTF-8 english
@@ -147,19 +147,19 @@ for line in sys.stdin.read().splitlines():
 if len(found) != 1:
     sys.exit("columns: %s" % found)
 PY
-columns() { tmux -L "$socket" capture-pane -p | python3 "$dir/columns.py" "$@" || fail "$encoding: columns of $*"; }
+columns() { screen | python3 "$dir/columns.py" "$@" || fail "$encoding: columns of $*"; }
 start() { # COMMAND, in the encoding
     bridge=
     [ $encoding != GBK ] || bridge="python3 '$MEOPT_SOURCE/tests/cli/gbk_terminal.py' env LC_ALL=zh_CN.$encoding"
     locale=zh_CN.UTF-8
     [ $encoding != English ] || locale=C.UTF-8
-    terminal 100 40 $locale "LOCPATH='$dir'" "sh -c \"cd '$dir'; $bridge '$MEOPT' $1; echo status \\\$?; sleep 60\""
+    terminal 100 40 $locale "LOCPATH='$dir'" "$bridge '$MEOPT' $1"
 }
 
 settled() { # the screen is not changing
-    tmux -L "$socket" capture-pane -p >"$dir/before"
+    screen >"$dir/before"
     sleep 0.05
-    tmux -L "$socket" capture-pane -p | cmp -s - "$dir/before" && grep -q '[^ ]' "$dir/before"
+    screen | cmp -s - "$dir/before" && grep -q '[^ ]' "$dir/before"
 }
 pages() { # FILE NAME COMMAND KEY...: adds the screen at first and after each key
     file=$1 name=$2

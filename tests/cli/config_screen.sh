@@ -9,20 +9,14 @@ start() { # width height options
     shift 2
     cp "$MEOPT_SOURCE/configs/eva_clip.yaml" "$dir/eva_clip.yaml"
     rm -f "$dir/pid"
-    cat >"$dir/run.sh" <<RUN
-cd "$dir"
-sh -c 'echo \$\$ >pid; exec "\$@"' sh "$MEOPT" config edit $* eva_clip.yaml
-echo "status \$?"
-sleep 60
-RUN
-    terminal "$width" "$height" C.UTF-8 '' "sh '$dir/run.sh' 2>'$dir/err'"
+    terminal "$width" "$height" C.UTF-8 '' "sh -c 'echo \$\$ >pid; exec \"\$@\"' sh '$MEOPT' config edit $* eva_clip.yaml"
     await family
 }
 
 for size in 80x24 132x43 40x12; do
     start "${size%x*}" "${size#*x}" --ascii
     # The memory margin has its own figures: cut.
-    tmux -L "$socket" capture-pane -p | sed 's/ *|.*//; s/^[0-9.]* [GM]iB  //' >"$dir/screen"
+    screen | sed 's/ *|.*//; s/^[0-9.]* [GM]iB  //' >"$dir/screen"
     if [ -n "${MEOPT_UPDATE_GOLDEN:-}" ]; then
         mkdir -p "$golden"
         cp "$dir/screen" "$golden/$size.txt"
@@ -48,7 +42,7 @@ done
 
 start 80 24
 for size in 20x5 132x43 30x8 1x1 80x24; do
-    tmux -L "$socket" resize-window -x "${size%x*}" -y "${size#*x}"
+    resize "${size%x*}" "${size#*x}"
     [ $size != 20x5 ] || await 'too small'
 done
 await family

@@ -9,14 +9,14 @@ for cards in 1 2 16; do dash_run "$dir/runs/run$cards" $cards 300; done
 start() { # WIDTH HEIGHT COMMAND...
     w=$1 h=$2
     shift 2
-    terminal "$w" "$h" C.UTF-8 NO_COLOR=1 "sh -c \"cd '$dir'; '$MEOPT' $*; echo status \\\$?; sleep 60\""
+    terminal "$w" "$h" C.UTF-8 NO_COLOR=1 "'$MEOPT' $*"
 }
 start 80 24 attach run1
 await 'ours+others/total'
 await '15.4G+19.0G/64.0G    97%   61°   309W' # 14.4 of it, not 3, is the bar's first part: W O A T
 await '^0  WOOAAAAT▏X\{11\}·\{17\} '
 await 'lr 3.32e-07  norm 0.4978'
-tmux -L "$socket" resize-window -x 132 -y 43
+resize 132 43
 await '0.5%\|1.5%\|0.[0-9]%' # the share of waiting, whole
 keys 3
 await ' X others           19.0G'
@@ -36,10 +36,10 @@ start 80 24 attach run16
 await '^+10 more *all 16 '
 for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do keys Down; done
 await '^15  *W'
-tmux -L "$socket" resize-window -x 132 -y 43
+resize 132 43
 await '^2  *W' # no blank rows below the last card
 await '^+2 more'
-tmux -L "$socket" resize-window -x 80 -y 24
+resize 80 24
 keys 3 # the classes have their place, however many cards there are
 await '^+10 more'
 await '^ W weights  *1.88G  *1.88G  *5.65G'

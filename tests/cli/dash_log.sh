@@ -8,7 +8,7 @@ set -eu
 dash_run "$dir/runs/one" 1 300
 awk 'BEGIN { for (i = 1; i <= 150; i++) printf "line %d of the log, which is long%*s and ends %d%s\n", i, 60, "", i, i % 40 ? "" : " Odd一" }' >"$dir/runs/one/worker.log"
 start() { # COMMAND
-    terminal 80 24 C.UTF-8 "NO_COLOR=1 HOME='$dir'" "sh -c \"cd '$dir'; '$MEOPT' $1; echo status \\\$?; sleep 60\""
+    terminal 80 24 C.UTF-8 "NO_COLOR=1 HOME='$dir'" "'$MEOPT' $1"
 }
 start 'attach runs/one'
 await 'step 300/300'
@@ -19,7 +19,7 @@ await '^line 1 of the log'
 await 'worker.log, [0-9]* lines back'
 keys Up Down End
 await '^line 150 of the log'
-tmux -L "$socket" capture-pane -p | head -1 | grep -q ' done$' || fail "End in the log moves the time"
+screen | head -1 | grep -q ' done$' || fail "End in the log moves the time"
 for i in 1 2 3; do keys Right; done
 await 'worker.log, from column 49'
 await 'and ends 150$'
@@ -46,12 +46,15 @@ stop
 
 mkdir "$dir/disk"
 if mount -t tmpfs -o size=256k none "$dir/disk" 2>/dev/null; then
-    trap '[ -z "$socket" ] || tmux -L "$socket" kill-server 2>/dev/null || :; umount "$dir/disk"; rm -rf "$dir"' EXIT
+    cleanup() {
+        server kill-server
+        umount "$dir/disk"
+    }
     dash_run "$dir/disk/full" 1 20
     now=$(date +%s)
-    sleep 600 &
+    tail -f /dev/null &
     pid=$!
-    trap 'kill $pid 2>/dev/null || :; [ -z "$socket" ] || tmux -L "$socket" kill-server 2>/dev/null || :; umount "$dir/disk"; rm -rf "$dir"' EXIT
+    echo $pid >"$dir/left"
     printf '{"state":"training","step":20,"total_steps":80,"epoch":1,"pid":%d,"host":"elsewhere","time":%d,"exit_code":null}\n' $pid $((now - 40)) >"$dir/disk/full/state.json"
     printf '{"time":%d,"worker":{"state":"running","phase":"training"},"cards":[]}\n' $((now - 31)) >"$dir/disk/full/live.json"
     start 'attach disk/full'
@@ -63,7 +66,6 @@ if mount -t tmpfs -o size=256k none "$dir/disk" 2>/dev/null; then
     keys q
     await 'status 0'
     stop
-    kill $pid
 else
     echo "no small disk can be mounted here: a full one was not looked at"
 fi

@@ -7,9 +7,9 @@ set -eu
 export OMP_NUM_THREADS=1
 few_images 64
 paste() { # bracketed TEXT, where the program has asked for that, or: plain TEXT
-    tmux -L "$socket" set-buffer -b pasted "$2"
+    server set-buffer -b pasted "$2"
     if [ "$1" = bracketed ]; then set -- -p; else set --; fi
-    tmux -L "$socket" paste-buffer "$@" -b pasted
+    in_terminal paste-buffer "$@" -b pasted
 }
 untouched() { # NAME: the run trains, and no one has asked anything of it
     sleep 0.3
@@ -20,7 +20,7 @@ untouched() { # NAME: the run trains, and no one has asked anything of it
     [ "$(ls runs)" = live ] || fail "$1: other runs: $(ls runs)"
 }
 start() { # COMMAND
-    terminal 80 24 C.UTF-8 "NO_COLOR=1 PAGER=cat HOME='$dir' OMP_NUM_THREADS=1" "sh -c \"cd '$work'; '$MEOPT' $1; echo status \\\$?; sleep 60\""
+    terminal 80 24 C.UTF-8 "NO_COLOR=1 PAGER=cat HOME='$dir' OMP_NUM_THREADS=1" "'$MEOPT' $1"
 }
 "$MEOPT" train configs/quickstart_dinov2.yaml train.steps=1000000 train.checkpoint_steps=0 train.log_every=50 --run-dir runs --name live >out 2>log &
 echo $! >left
@@ -50,7 +50,7 @@ for how in bracketed plain; do
     untouched "$how: a word that is pasted"
     paste $how "$harm"
     untouched "$how: lines that are pasted"
-    [ "$(tmux -L "$socket" display -p '#{alternate_on}')" = 1 ] || fail "$how: the dashboard has been left"
+    [ "$(in_terminal display -p '#{alternate_on}')" = 1 ] || fail "$how: the dashboard has been left"
     keys Escape
     keys Escape
     await '1 overview'
@@ -77,7 +77,7 @@ for how in bracketed plain; do
     paste $how 'sysnqnqy'
     sleep 0.3
     cmp -s configs/form.yaml configs/quickstart.yaml || fail "$how: the form has saved"
-    [ "$(tmux -L "$socket" display -p '#{alternate_on}')" = 1 ] || fail "$how: the form has been left"
+    [ "$(in_terminal display -p '#{alternate_on}')" = 1 ] || fail "$how: the form has been left"
     stop
 done
 

@@ -9,7 +9,7 @@ dash_run "$dir/runs/gone" 1 300
 dash_run "$dir/runs/cut" 1 300
 dash_run "$dir/runs/unread" 1 300
 start() { # ENVIRONMENT COMMAND
-    terminal 80 24 C.UTF-8 "$1" "sh -c \"cd '$dir'; '$MEOPT' $2; echo status \\\$?; sleep 60\""
+    terminal 80 24 C.UTF-8 "$1" "'$MEOPT' $2"
 }
 leave() {
     keys Escape
@@ -74,22 +74,22 @@ leave 'metrics that were cut'
 # two of one run, a hundred sizes, nowhere to keep choices
 start 'HOME=/proc/nowhere' 'attach many'
 await 'step 300/300'
-first=$socket
+first=$terminal
 start 'HOME=' 'attach many'
 await 'step 300/300'
-second=$socket
+second=$terminal
 for i in $(seq 50); do
-    for socket in $first $second; do
-        tmux -L "$socket" resize-window -x $((1 + i * 37 % 211)) -y $((1 + i * 29 % 67))
+    for terminal in $first $second; do
+        resize $((1 + i * 37 % 211)) $((1 + i * 29 % 67))
         case $i in *5) keys $((i % 4 + 1)) ;; esac
     done
 done
-for socket in $first $second; do
-    tmux -L "$socket" resize-window -x 80 -y 24
+for terminal in $first $second; do
+    resize 80 24
     keys 1
     await '^+10 more *all 16 '
 done
-socket=$second
+terminal=$second
 leave 'a storm of sizes'
-socket=$first
+terminal=$first
 leave 'another storm of sizes'

@@ -11,27 +11,20 @@ start() { # width height locale environment command...
     width=$1 height=$2 locale=$3 more=$4
     shift 4
     rm -f "$dir/pid"
-    cat >"$dir/run.sh" <<RUN
-cd "$dir/runs"
-trap : INT
-sh -c 'echo \$\$ >../pid; exec "\$@"' sh "$MEOPT" $*
-echo "status \$?"
-sleep 60
-RUN
-    terminal "$width" "$height" "$locale" "$more" "sh '$dir/run.sh' 2>'$dir/err'"
+    terminal "$width" "$height" "$locale" "$more" "cd runs; sh -c 'echo \$\$ >../pid; exec \"\$@\"' sh '$MEOPT' $*"
 }
 check() { # NAME: the screen against the golden one, as soon as it is equal, within 5 s
     if [ -n "${MEOPT_UPDATE_GOLDEN:-}" ]; then
         mkdir -p "$golden"
         sleep 0.7
-        tmux -L "$socket" capture-pane -p >"$golden/$1.txt"
+        screen >"$golden/$1.txt"
         return
     fi
     i=0
-    until tmux -L "$socket" capture-pane -p | cmp -s - "$golden/$1.txt"; do
+    until screen | cmp -s - "$golden/$1.txt"; do
         i=$((i + 1))
         if [ $i = 50 ]; then
-            tmux -L "$socket" capture-pane -p | diff -u "$golden/$1.txt" - >&2 || true
+            screen | diff -u "$golden/$1.txt" - >&2 || true
             fail "golden screen $1 (MEOPT_UPDATE_GOLDEN=1 sh tests/cli/dash_screen.sh writes it anew)"
         fi
         sleep 0.1
@@ -47,10 +40,10 @@ for cards in 1 2 8; do
             start 80 24 $locale "$more" train --replay run$cards --speed 0
             await 'step 300/300'
             for size in 80x24 40x12 132x43 200x60; do
-                tmux -L "$socket" resize-window -x "${size%x*}" -y "${size#*x}"
+                resize "${size%x*}" "${size#*x}"
                 check "$size-$cards-$mode-$colour"
             done
-            tmux -L "$socket" capture-pane -pe >"$dir/attributes"
+            screen -e >"$dir/attributes"
             if grep -q "$(printf '\033')\[[0-9;]*\(38;5\|3[0-7]m\)" "$dir/attributes"; then found=colour; else found=mono; fi
             [ $found = $colour ] || fail "colours: $found, expected $colour"
             [ $mode = utf8 ] || ! LC_ALL=C grep -q '[^ -~]' "$golden/132x43-$cards-$mode-$colour.txt" || fail "not ASCII"
@@ -73,11 +66,11 @@ await ', log'
 keys z
 await 'steps 0 to 300'
 keys f g
-tmux -L "$socket" resize-window -x 20 -y 5
+resize 20 5
 await '^too small: 36x10$'
-tmux -L "$socket" resize-window -x 80 -y 24
+resize 80 24
 await 'step 300/300'
-tmux -L "$socket" send-keys C-c
+keys C-c
 await 'status 130'
 restored SIGINT
 stop

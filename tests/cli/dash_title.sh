@@ -8,19 +8,15 @@ dash_run "$dir/old" 1 40
 dash_run "$dir/new" 1 40
 alive='{"state":"training","step":20,"total_steps":80,"epoch":1,"pid":%d,"host":"elsewhere","time":%d,"exit_code":null}\n'
 printf "$alive" 1 "$(date +%s)" >"$dir/new/state.json"
+titled() { [ "$(in_terminal display -p '#{pane_title}')" = "$1" ]; }
 awaited() { # the title, within 10 s
-    i=0
-    until [ "$(tmux -L "$socket" display -p '#{pane_title}')" = "$1" ]; do
-        i=$((i + 1))
-        [ $i -lt 200 ] || fail "the title is '$(tmux -L "$socket" display -p '#{pane_title}')', not '$1'"
-        sleep 0.05
-    done
+    wait_for 10 titled "$1" || fail "the title is '$(in_terminal display -p '#{pane_title}')', not '$1'"
 }
 start() {
-    terminal 80 24 C.UTF-8 '' "sh -c \"printf '\\\\033]0;before\\\\007'; cd '$dir'; '$MEOPT' attach $1; echo status \\\$?; sleep 60\""
-    tmux -L "$socket" set -g monitor-bell on >/dev/null
-    tmux -L "$socket" set -g bell-action any >/dev/null
-    tmux -L "$socket" set-hook -g alert-bell "run-shell 'echo rang >>\"$dir/bell\"'" >/dev/null
+    terminal 80 24 C.UTF-8 '' "printf '\\033]0;before\\007'; '$MEOPT' attach $1"
+    server set -g monitor-bell on >/dev/null
+    server set -g bell-action any >/dev/null
+    server set-hook -g alert-bell "run-shell 'echo rang >>\"$dir/bell\"'" >/dev/null
 }
 start old
 awaited 'old done - meopt'

@@ -68,7 +68,7 @@ sh -c "$line" >out 2>log || { cat log; fail "$line"; }
 "$MEOPT" train configs/quickstart_dinov2.yaml train.steps=4 --run-dir runs --name one >out 2>log
 for size in '80 24' '132 43'; do
     # shellcheck disable=SC2086
-    terminal $size C.UTF-8 "NO_COLOR=1 HOME='$dir'" "sh -c \"cd '$work'; '$MEOPT' attach one; echo status \\\$?; sleep 60\""
+    terminal $size C.UTF-8 "NO_COLOR=1 HOME='$dir'" "'$MEOPT' attach one"
     await 'done'
     keys 3
     await 'class .*planned'

@@ -41,7 +41,7 @@ export LOCPATH="$dir"
 . "$MEOPT_SOURCE/tests/cli/dash_run.sh"
 for run in dinov2-教师 dinov2-学生 eva_clip-lr1; do dash_run "$dir/runs/$run" 1 60; done
 start() { # LOCALE COMMAND
-    terminal 80 24 C.UTF-8 "NO_COLOR=1 LOCPATH='$dir'" "sh -c \"cd '$dir'; LC_ALL= LC_CTYPE=$1 LC_MESSAGES=C '$MEOPT' $2; echo status \\\$?; sleep 60\""
+    terminal 80 24 C.UTF-8 "NO_COLOR=1 LOCPATH='$dir'" "LC_ALL= LC_CTYPE=$1 LC_MESSAGES=C '$MEOPT' $2"
 }
 in_gbk() { printf %s "$1" | iconv -f UTF-8 -t GBK; }
 sent() { # BYTES: tmux takes UTF-8; what it is given reports
@@ -53,12 +53,12 @@ sent() { # BYTES: tmux takes UTF-8; what it is given reports
 }
 start zh_CN.GBK ''
 await '3 of 3'
-tmux -L "$socket" pipe-pane "cat >'$dir/bytes'"
+in_terminal pipe-pane "cat >'$dir/bytes'"
 keys /
 await 'filter: _'
 in_gbk 教师 >"$dir/typed"
-tmux -L "$socket" load-buffer "$dir/typed"
-tmux -L "$socket" paste-buffer -r
+server load-buffer "$dir/typed"
+in_terminal paste-buffer -r
 await '1 of 3'
 keys Enter C-l
 sent "$(in_gbk 'filter: 教师')" || fail "what is typed is not shown"
@@ -75,7 +75,7 @@ start C ''
 await '^  dinov2-??  *done'
 keys q
 await 'status 0'
-if tmux -L "$socket" capture-pane -p | LC_ALL=C grep '[^ -~]'; then fail "not ASCII"; fi
+if screen | LC_ALL=C grep '[^ -~]'; then fail "not ASCII"; fi
 stop
 
 # as a line on a terminal in its encoding, in a file as it is

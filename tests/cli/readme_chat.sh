@@ -37,13 +37,13 @@ terminal 100 40 C.UTF-8 "HOME='$home' OMP_NUM_THREADS=1 PS1=" "sh -c 'cd \"$copy
 number=0
 type() { # LINE: types it, and awaits that it ends with 0; q leaves the dashboard that it opens
     number=$((number + 1))
-    tmux -L "$socket" send-keys -l "clear; $1; echo line $number ends: \$?"
-    tmux -L "$socket" send-keys Enter
+    keys -l "clear; $1; echo line $number ends: \$?"
+    keys Enter
     i=0
     until on_screen "^line $number ends: "; do
         i=$((i + 1))
         [ $i -lt 300 ] || fail "'$1' does not end"
-        [ "$(tmux -L "$socket" display -p '#{alternate_on}')" = 0 ] || keys q
+        [ "$(in_terminal display -p '#{alternate_on}')" = 0 ] || keys q
         sleep 0.3
     done
     on_screen "^line $number ends: 0\$" || fail "'$1' does not end with 0"

@@ -30,14 +30,14 @@ PATH="$home/bin:$PATH"
 terminal 100 30 C.UTF-8 "HOME='$home' OMP_NUM_THREADS=2 PS1=" "sh -c 'cd \"$copy\"; stty -echo; exec sh'"
 ended() { # CODE: of the line, within 5 minutes
     wait_for 300 on_screen "^line $number ends: " || fail "'$line' does not end"
-    tmux -L "$socket" capture-pane -p | grep -q "^line $number ends: $1\$" || fail "'$line' does not end with $1"
+    screen | grep -q "^line $number ends: $1\$" || fail "'$line' does not end with $1"
 }
 ends_by() { # KEY: the line ends by itself, or once KEY is typed into the dashboard that it opened
     i=0
-    until tmux -L "$socket" capture-pane -p 2>/dev/null | grep -q "^line $number ends: "; do
+    until screen 2>/dev/null | grep -q "^line $number ends: "; do
         i=$((i + 1))
         [ $i -lt 300 ] || fail "'$line' does not end"
-        [ "$(tmux -L "$socket" display -p '#{alternate_on}')" = 0 ] || keys "$1"
+        [ "$(in_terminal display -p '#{alternate_on}')" = 0 ] || keys "$1"
         sleep 1
     done
 }
@@ -56,8 +56,8 @@ while read -r line <&3; do
     case $line in meopt | 'meopt '*) ;; *) fail "'$line' is no line of meopt" ;; esac
     case $line in 'meopt bench'*) [ "${MEOPT_LONG:-}" = 1 ] || line="$line --help" ;; esac
     case $line in 'meopt compare runs'* | 'meopt train --resume first'*) finished first baseline ;; 'meopt export'*) finished first ;; esac
-    tmux -L "$socket" send-keys -l "clear; $line; echo line $number ends: \$?"
-    tmux -L "$socket" send-keys Enter
+    keys -l "clear; $line; echo line $number ends: \$?"
+    keys Enter
     case $line in
     *'my.yaml --name'* | *'--resume first'*) ends_by q ;;
     *'config edit'*) await 'Memory of one rank' && keys q ;;
@@ -72,8 +72,8 @@ while read -r line <&3; do
     *'--resume eva') # the run continues after the dashboard was left
         "$MEOPT" stop "$copy/runs/eva" 2>/dev/null
         line='the stop of the run' number=$((number + 1)) # the screen may still show how the line before it ended
-        tmux -L "$socket" send-keys -l "clear; until meopt runs --state stopped | grep -q eva; do sleep 0.2; done; echo line $number ends: \$?"
-        tmux -L "$socket" send-keys Enter
+        keys -l "clear; until meopt runs --state stopped | grep -q eva; do sleep 0.2; done; echo line $number ends: \$?"
+        keys Enter
         ended 0
         ;;
     esac

@@ -34,7 +34,7 @@ message english | grep -q '^rank [01] ' || fail "no rank in: $(message english)"
 find sample/COCO2014 -name '*.jpg' | while read -r image; do echo none >"$image"; done
 train 1 images train.steps=40
 for seen in 'zh_CN.UTF-8 不是有限值' 'C.UTF-8 not finite'; do
-    terminal 120 40 "${seen%% *}" '' "sh -c \"cd '$work'; '$MEOPT' attach runs/diverged; sleep 60\""
+    terminal 120 40 "${seen%% *}" '' "'$MEOPT' attach runs/diverged"
     await "${seen#* }"
     stop
 done

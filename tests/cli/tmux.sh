@@ -1,22 +1,32 @@
-# Sourced by the tests of screens: runs programs in a terminal of tmux. $dir is the temporary directory of tests/lib.sh.
+# Sourced by the tests of screens: runs programs in terminals of one tmux server. $dir is the temporary directory of tests/lib.sh.
+# $terminal is the one that the functions mean: the newest, or one whose name was kept.
 command -v tmux >/dev/null || { echo "no tmux"; exit 77; }
 . "$MEOPT_SOURCE/tests/lib.sh"
-dir=$work socket= terminals=0
-cleanup() { [ -z "$socket" ] || tmux -L "$socket" kill-server 2>/dev/null; }
-report() { [ -z "$socket" ] || tmux -L "$socket" capture-pane -p; }
-terminal() { # WIDTH HEIGHT LOCALE ENVIRONMENT COMMAND: in a new one; a new socket each time, reusing one races with its server's end
-    terminals=$((terminals + 1))
-    socket="meopt-$$-$terminals"
-    tmux -L "$socket" -f /dev/null new-session -d -x "$1" -y "$2" "env -i PATH='$PATH' TERM=screen-256color LC_ALL=$3 $4 ASAN_OPTIONS='${ASAN_OPTIONS:-}' $5"
-    tmux -L "$socket" set -g window-size manual >/dev/null
+dir=$work terminal= terminals=0
+server() { tmux -L "meopt-$$" -f /dev/null "$@"; }
+in_terminal() { # COMMAND ARGUMENT...: of tmux
+    command=$1
+    shift
+    server "$command" -t "$terminal" "$@"
 }
-on_screen() { tmux -L "$socket" capture-pane -p 2>/dev/null | grep -q -- "$1"; }
+cleanup() { [ $terminals = 0 ] || server kill-server 2>/dev/null; }
+screen() { in_terminal capture-pane -p "$@"; }
+report() { [ -z "$terminal" ] || screen; }
+terminal() { # WIDTH HEIGHT LOCALE ENVIRONMENT COMMAND: runs it in $dir in a new terminal, then shows its status
+    terminals=$((terminals + 1))
+    terminal=t$terminals
+    printf 'trap : INT\ncd "%s"\n%s\necho "status $?"\nexec tail -f /dev/null\n' "$dir" "$5" >"$dir/.$terminal"
+    server start-server \; set -s exit-empty off \; new-session -d -s $terminal -x "$1" -y "$2" \
+        "exec env -i PATH='$PATH' TERM=screen-256color LC_ALL=$3 $4 ASAN_OPTIONS='${ASAN_OPTIONS:-}' sh '$dir/.$terminal'" \; set -w window-size manual
+}
+on_screen() { screen 2>/dev/null | grep -q -- "$1"; }
 await() { # text on the screen, within a minute
     wait_for 60 on_screen "$1" || fail "no '$1' on the screen"
 }
-keys() { tmux -L "$socket" send-keys "$@"; }
-restored() { [ "$(tmux -L "$socket" display -p '#{alternate_on},#{cursor_flag}')" = 0,1 ] || fail "terminal not restored after $1"; }
+keys() { in_terminal send-keys "$@"; }
+resize() { in_terminal resize-window -x "$1" -y "$2"; } # WIDTH HEIGHT
+restored() { [ "$(in_terminal display -p '#{alternate_on},#{cursor_flag}')" = 0,1 ] || fail "terminal not restored after $1"; }
 stop() {
-    tmux -L "$socket" kill-server
-    socket=
+    in_terminal kill-session
+    terminal=
 }

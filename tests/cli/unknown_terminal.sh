@@ -6,11 +6,11 @@ set -eu
 . "$MEOPT_SOURCE/tests/cli/dash_run.sh"
 dash_run "$dir/runs/run1" 1 300
 start() { # TERM COMMAND
-    terminal 80 24 C.UTF-8 "TERM=$1" "sh -c \"cd '$dir'; '$MEOPT' $2 2>err; echo status \\\$?; sleep 60\""
+    terminal 80 24 C.UTF-8 "TERM=$1" "'$MEOPT' $2 2>err"
 }
 start xterm-ghostty 'attach run1'
 await 'step 300/300'
-[ "$(tmux -L "$socket" display -p '#{mouse_any_flag}')" = 0 ] || fail "the dashboard takes the mouse"
+[ "$(in_terminal display -p '#{mouse_any_flag}')" = 0 ] || fail "the dashboard takes the mouse"
 keys q
 await 'status 0'
 grep -q 'TERM=xterm-ghostty ' "$dir/err" || fail "does not say so: $(cat "$dir/err")"

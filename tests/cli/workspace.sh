@@ -14,7 +14,7 @@ printf '{"time":%d,"worker":{"state":"running","phase":"training"},"cards":[]}\n
 touch -d "@$((now - 7231))" "$dead/metrics.jsonl"
 sed -i "s/\"started\":1700000000.0/\"started\":1800000000.0/" "$dir/runs/eva_clip-lr2/meta.json"
 start() { # WIDTH HEIGHT COMMAND
-    terminal "$1" "$2" C.UTF-8 "PAGER=cat" "sh -c \"cd '$dir'; '$MEOPT' $3; echo status \\\$?; sleep 60\""
+    terminal "$1" "$2" C.UTF-8 "PAGER=cat" "'$MEOPT' $3"
 }
 start 80 24 ''
 await '^runs in runs  *5 of 5  by age$'
@@ -22,7 +22,7 @@ await '^  run  *state  *step  *loss  *left  *peak saved$'
 await '^  eva_clip-lr2  *done  *200/200  *0.0[0-9]*  *-  15.4G  -49%$'
 await '^  dead_node  *silent 2h  *50/100'
 await '^  dinov2-教师  *done'
-[ "$(tmux -L "$socket" capture-pane -p | sed -n 3p | cut -c3-14)" = eva_clip-lr2 ] || fail "the newest is not the first"
+[ "$(screen | sed -n 3p | cut -c3-14)" = eva_clip-lr2 ] || fail "the newest is not the first"
 keys s
 await 'by name$'
 keys / l r 3
@@ -43,7 +43,7 @@ keys k Enter # the one above, over the marked one
 await 'baseline'
 keys q
 await '5 of 5  by name'
-tmux -L "$socket" resize-window -x 132 -y 43
+resize 132 43
 await '^  run  *state .* saved bound by  *loss  *best  *rate$'
 await '^  dinov2-教师 .* █.*▁ '
 keys d
@@ -67,7 +67,7 @@ keys nothing
 await 'nothing_'
 keys Enter
 await 'Enter goes back'
-tmux -L "$socket" capture-pane -p | grep -q 'nothing' || fail "the failed start is not reported"
+screen | grep -q 'nothing' || fail "the failed start is not reported"
 keys Enter
 await '5 of 5'
 dash_run "$dir/runs/new_one" 1 20
@@ -83,11 +83,8 @@ await '6 of 6'
 keys s Space Space
 await '^\* eva_clip-lr3'
 keys d
-i=0
-until tmux -L "$socket" capture-pane -p -S -500 | grep -q '^Facts  '; do
-    i=$((i + 1)); [ $i -lt 100 ] || fail "no comparison"
-    sleep 0.1
-done
+compared() { screen -S -500 | grep -q '^Facts  '; }
+wait_for 10 compared || fail "no comparison"
 await '6 of 6'
 keys q
 await 'status 0'
@@ -100,10 +97,10 @@ stop
 
 # the same columns as lines
 cd "$dir"
-terminal 80 24 C.UTF-8 '' "sh -c \"cd '$dir'; '$MEOPT' runs --sort name; sleep 60\""
+terminal 80 24 C.UTF-8 '' "'$MEOPT' runs --sort name"
 await '^run  *state  *step  *loss  *left  *peak saved$'
 await '^new_one  *done  *20/20'
-[ "$(tmux -L "$socket" capture-pane -p | grep -c .)" = 7 ] || fail "'meopt runs' wraps at 80 columns"
+[ "$(screen | grep -c .)" = 8 ] || fail "'meopt runs' wraps at 80 columns"
 stop
 "$MEOPT" runs --state silent | grep -q '^dead_node  *silent 2h' || fail "--state"
 [ "$("$MEOPT" runs --filter 'eva done' -n 2 --json | grep -c '"name"')" = 2 ] || fail "--filter, --limit"

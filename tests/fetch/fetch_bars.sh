@@ -5,7 +5,10 @@ set -eu
 PATH=$PATH:/usr/sbin # of a user, on Debian
 for tool in nginx openssl python3; do command -v $tool >/dev/null || { echo "skipped: no $tool"; exit 77; }; done
 . "$MEOPT_SOURCE/tests/cli/tmux.sh"
-trap '[ ! -s "$dir/pid" ] || kill "$(cat "$dir/pid")" 2>/dev/null || :; [ -z "$socket" ] || tmux -L "$socket" kill-server 2>/dev/null || :; rm -rf "$dir"' EXIT
+cleanup() {
+    [ ! -s "$dir/pid" ] || kill "$(cat "$dir/pid")"
+    server kill-server
+}
 cd "$dir"
 openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out ca.pem -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1 >/dev/null 2>&1
 port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
@@ -36,14 +39,14 @@ nginx -c "$dir/nginx.conf" 2>nginx.log || { cat nginx.log; exit 1; }
 } >config/meopt/sources.yaml
 start() {
     terminal 80 24 C.UTF-8 "XDG_STATE_HOME='$dir/state' XDG_CONFIG_HOME='$dir/config' no_proxy='*' CURL_CA_BUNDLE='$dir/ca.pem'" \
-        "sh -c \"trap : INT; cd '$dir'; '$MEOPT' fetch photographs weights --dest to; echo status \\\$?; sleep 60\""
+        "'$MEOPT' fetch photographs weights --dest to"
 }
 start
 await '^photographs  *█[█░]* *[1-9][0-9]*% [0-9.]* [KM]iB/[0-9.]* MiB'
 await '^weights  *░* *0% 0 B/~[0-9.]* MiB'
 await '^all 2  *█*░* *[0-9]*% .*/~[0-9.]* MiB  [0-9]*s left'
 await '^ *[0-9.]* [KM]iB/s, [0-9]*s left  unpacked [1-9]'
-[ "$(tmux -L "$socket" capture-pane -p | grep -c .)" = 4 ] || fail "not four lines"
+[ "$(screen | grep -c .)" = 4 ] || fail "not four lines"
 keys C-c
 await 'status 130'
 stop
@@ -52,7 +55,7 @@ await 'resumed at [0-9.]* [KM]iB'
 await '^weights  *█[█░]* *[1-9][0-9]*%'
 await '^photographs  *█* 100% .*done'
 await 'status 0'
-tmux -L "$socket" capture-pane -p | grep -q '[█░]' && fail "a bar stays on the screen"
-[ "$(tmux -L "$socket" capture-pane -p | grep -c 'SHA-256 .* [0-9a-f]*$')" = 2 ] || fail "the results are not reported"
+screen | grep -q '[█░]' && fail "a bar stays on the screen"
+[ "$(screen | grep -c 'SHA-256 .* [0-9a-f]*$')" = 2 ] || fail "the results are not reported"
 diff -r --exclude=.meopt-complete tree to 2>/dev/null | grep -v '^Only in to: ' && fail "another tree"
 stop

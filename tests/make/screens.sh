@@ -26,14 +26,13 @@ meopt compare --run configs/quickstart_compare.yaml --run-dir runs --name vit --
 take() { # NAME WIDTH HEIGHT AWAITED COMMAND [KEY...]
     name=$1 width=$2 height=$3 awaited=$4 command=$5
     shift 5
-    terminal "$width" "$height" C.UTF-8 "HOME='$dir'" "sh -c \"cd '$work'; '$MEOPT' $command\""
+    terminal "$width" "$height" C.UTF-8 "HOME='$dir'" "'$MEOPT' $command"
     await '? help'
     for key in "$@"; do keys "$key"; done
     await "$awaited"
     sleep 1
-    tmux -L "$socket" capture-pane -e -p | python3 "$MEOPT_SOURCE/tests/make/screen_svg.py" "$width" >"$pictures/screen-$name.svg"
-    tmux -L "$socket" kill-server
-    socket=
+    screen -e | python3 "$MEOPT_SOURCE/tests/make/screen_svg.py" "$width" >"$pictures/screen-$name.svg"
+    stop
 }
 take dashboard 110 32 'best' 'attach vit-with --baseline vit-without'
 take dashboard-8 110 36 'best' 'attach eight-ranks'

@@ -27,7 +27,7 @@ cmp runs/many/ckpt/step-00000010/model.safetensors runs/one/ckpt/step-00000010/m
 grep -q '10/10 *0\.' row || fail "runs shows no loss: $(cat row)"
 "$MEOPT" compare --csv runs/many runs/one >table 2>log || fail "compare: $(cat log)"
 grep -q "^facts,ranks,$ranks,1" table || fail "compare has no ranks: $(cat table)"
-terminal 132 43 C.UTF-8 "HOME=$work" "sh -c '\"$MEOPT\" attach \"$work/runs/many\"; echo status \$?; sleep 60'"
+terminal 132 43 C.UTF-8 "HOME=$work" "'$MEOPT' attach runs/many"
 await '10/10'
 await 'rank 0\|  *0 '
 keys q

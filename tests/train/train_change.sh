@@ -123,7 +123,7 @@ diverges
 
 # while it trains
 start() { # WIDTH HEIGHT COMMAND
-    terminal "$1" "$2" C.UTF-8 "NO_COLOR=1 HOME='$dir' OMP_NUM_THREADS=1" "sh -c \"cd '$work'; '$MEOPT' $3; echo status \\\$?; sleep 60\""
+    terminal "$1" "$2" C.UTF-8 "NO_COLOR=1 HOME='$dir' OMP_NUM_THREADS=1" "'$MEOPT' $3"
 }
 "$MEOPT" train configs/quickstart_dinov2.yaml train.steps=1000000 train.log_every=50 --run-dir runs --name live >out 2>log &
 echo $! >left

@@ -15,7 +15,7 @@ waits() { sed -i "s/\"data_wait_ms\":[0-9.]*/\"data_wait_ms\":$1/" "$run/metrics
 check_bottleneck() { # NAME KIND CAUSE REMEDY
     for size in '80 24' '132 43'; do
         # shellcheck disable=SC2086
-        terminal $size C.UTF-8 "NO_COLOR=1 HOME='$dir'" "sh -c \"cd '$dir'; '$MEOPT' attach $1; echo status \\\$?; sleep 60\""
+        terminal $size C.UTF-8 "NO_COLOR=1 HOME='$dir'" "'$MEOPT' attach $1"
         await "training, $2$"
         [ -z "$3" ] || await "$2: $3"
         [ -z "$4" ] || await "$4"
@@ -48,7 +48,7 @@ check_bottleneck hot throttled 'card 0: 92 C, 220 of 310 W.* 2[0-9] %' 'train --
 
 # the same words in the list of runs: a column where it fits, else in place of the state, and as JSON
 list() { # WIDTH COMMAND
-    terminal "$1" 24 C.UTF-8 "NO_COLOR=1 HOME='$dir'" "sh -c \"cd '$dir'; '$MEOPT' $2; echo status \\$?; sleep 60\""
+    terminal "$1" 24 C.UTF-8 "NO_COLOR=1 HOME='$dir'" "'$MEOPT' $2"
 }
 for how in runs ''; do
     list 132 "$how"
@@ -74,7 +74,7 @@ assert found == {"compute": "compute-bound", "data": "data-bound", "disk": "disk
 # the next steps are better: so is the word
 run mended
 waits 160.0
-terminal 80 24 C.UTF-8 "NO_COLOR=1 HOME='$dir'" "sh -c \"cd '$dir'; '$MEOPT' attach mended; echo status \\\$?; sleep 60\""
+terminal 80 24 C.UTF-8 "NO_COLOR=1 HOME='$dir'" "'$MEOPT' attach mended"
 await 'training, data-bound$'
 awk 'BEGIN { for (i = 301; i <= 400; i++) printf "{\"step\":%d,\"epoch\":1,\"loss\":0.1,\"cosine\":0.9,\"lr\":1e-4,\"grad_norm\":1,\"images_per_s\":100,\"step_ms\":160.0,\"data_wait_ms\":0.1}\n", i }' >>"$run/metrics.jsonl"
 await 'training, compute-bound$'
