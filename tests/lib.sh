@@ -22,8 +22,12 @@ wait_for() { # SECONDS COMMAND...: run the command until it succeeds, at growing
     shift
     until "$@"; do
         [ $wait_left -gt 0 ] || return 1
-        sleep 0.0$wait_pause
+        LD_PRELOAD= sleep 0.0$wait_pause
         wait_left=$((wait_left - wait_pause))
         [ $wait_pause = 9 ] || wait_pause=$((wait_pause + 1))
     done
+}
+hasten() { # TIMES: time passes so many times as fast for commands and terminals that begin from now on (tests/fault/clock.c); 1: no longer
+    unset LD_PRELOAD FAST_CLOCK
+    [ "$1" = 1 ] || export LD_LIBRARY_PATH="$MEOPT_BUILD/tests" LD_PRELOAD=libfast_clock.so FAST_CLOCK="$1" ASAN_OPTIONS="verify_asan_link_order=0:${ASAN_OPTIONS:-}"
 }

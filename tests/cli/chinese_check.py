@@ -25,7 +25,7 @@ found = []
 
 
 def width(text):
-    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+    return len(text) if text.isascii() else sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def sections(path):
@@ -60,7 +60,7 @@ def messages(catalogue):
             continue
         expression = ".{0,80}?".join(re.escape(part) for part in parts)
         expression = (r"(?<![\w.-])" if parts[0][:1].isalnum() else "") + expression
-        texts.append((longest, re.compile(expression + (r"(?![\w=-])" if parts[-1][-1:].isalnum() else "")), message))
+        texts.append((longest, expression + (r"(?![\w=-])" if parts[-1][-1:].isalnum() else ""), message))
     return texts, words
 
 
@@ -72,11 +72,11 @@ def english_left(name, lines, texts, words, english):
         kept = LIBC.sub("", "\n".join(kept)).split("\n")
     text = plain(" ".join(kept))
     for longest, expression, message in texts:
-        if longest in text and expression.search(text):
+        if longest in text and re.search(expression, text):
             found.append(f"{name}: in English: {message!r}")
     for line in kept if not SCRIPT.match(name) else []:
         for field in re.split(r"\s{2,}|│", line.strip()):
-            if field in words and not name.startswith("form") and not (COMMANDS.match(line) and line.startswith(f"  {field} ")):
+            if field in words and not name.startswith(("form", "config list")) and not (COMMANDS.match(line) and line.startswith(f"  {field} ")):
                 found.append(f"{name}: in English: {field!r} in {line!r}")
         prose = PROSE.search(re.sub(r"'[^']*'|meopt [a-z]+ [a-z]+|Emulated card of wave \d+", "", line))
         if prose:

@@ -32,7 +32,7 @@ with() { # KEY=VALUE WORD: one operand of a usage line, as it is or as it should
 }
 card() { # from now on there is the emulated card of tests/gpu
     export MEOPT_CUDA_LIBRARY=$FAKES/libfake_cuda.so MEOPT_KERNELS=$FAKES/fake_kernels MEOPT_CUBLAS_LIBRARY=none MEOPT_CUBLASLT_LIBRARY=none \
-        MEOPT_NCCL_LIBRARY=none FAKE_MEMORY=300000000
+        MEOPT_NCCL_LIBRARY=none FAKE_MEMORY=${FAKE_MEMORY:-300000000}
 }
 tried() { # NAME
     run $1 --help
@@ -53,11 +53,11 @@ tried() { # NAME
     compare) good='runs/one runs/two' ;;
     embed) good='runs/one -o vectors.npy' ;;
     eval) good='runs/one' ;;
-    'bench optim') good='-w bf16 -n 100000 --repeat 1' ;;
+    'bench optim') good='-w bf16 -n 10000 --repeat 1 --device cuda:0' && FAKE_MEMORY=30000000 card ;;
     'bench speedup') good='-n 100000 --repeat 1 --device cpu' ;;
     'bench ranks') good='--mib 1 --repeat 1' ;;
     'bench train') good='quick.yaml --steps 1 --no-peak --profile' ;;
-    'bench gpu') good="quick.yaml train.batch_size=2 --device cuda:0 --seconds 1 -o sent.json" && card ;;
+    'bench gpu') good="quick.yaml train.batch_size=1 --device cuda:0 --seconds 1 -o sent.json" && card ;;
     doctor) good='--quick quick.yaml' ;;
     esac
     run $1 $good
@@ -66,13 +66,13 @@ tried() { # NAME
     doctor) # a site with two DCU, whose driver and toolkit do not fit; a card that works, and one that does not
         run doctor --quick --root ../site
         card
-        run doctor quick.yaml train.batch_size=2 --device cuda:0
-        FAKE_GRAPH=small FAKE_WRONG=attention_forward run doctor quick.yaml train.batch_size=2 --device cuda:0
+        run doctor quick.yaml train.batch_size=1 --device cuda:0
+        FAKE_GRAPH=small FAKE_WRONG=attention_forward run doctor quick.yaml train.batch_size=1 --device cuda:0
         ;;
     'bench gpu') run bench gpu --device cuda:9 ;;
     train) # on a card
         card
-        run train quick.yaml train.steps=2 train.batch_size=2 device.type=cuda --name cuda
+        run train quick.yaml train.steps=1 train.batch_size=1 device.type=cuda --name cuda
         ;;
     esac
     unset MEOPT_CUDA_LIBRARY MEOPT_KERNELS MEOPT_CUBLAS_LIBRARY MEOPT_CUBLASLT_LIBRARY MEOPT_NCCL_LIBRARY FAKE_MEMORY
@@ -113,27 +113,73 @@ echo 1 >site/proc/sys/kernel/numa_balancing
 echo quiet >site/proc/cmdline
 echo 'MemTotal: 8388608 kB' >site/proc/meminfo
 : >site/dev/kfd
-every() { # ENCODING LOCALE FILE
-    encoding=$1
-    rm -rf shown && mkdir shown && cp -r quick.yaml text.txt sample shown && cp -r every shown/runs
-    bridge=
-    [ $1 != GBK ] || bridge="python3 '$MEOPT_SOURCE/tests/cli/gbk_terminal.py' env LC_ALL=zh_CN.GBK"
-    terminal 100 6000 $2 "LOCPATH='$dir' MEOPT='$MEOPT' FAKES='$MEOPT_BUILD/tests' MEOPT_HIP_LIBRARY=/nowhere.so MEOPT_SOURCE='$MEOPT_SOURCE'" "sh -c \"cd '$dir/shown'; $bridge sh ../every.sh 2>&1; sleep 60\""
-    wait_for 100 on_screen '^@@@ end' || fail "the commands do not end under $1"
-    screen >"$3"
-    screen -J >"$3.joined"
-    stop
+cp -r every/one every/实验
+begin() { # FILE NAME WIDTH HEIGHT ENVIRONMENT COMMAND: in a terminal of the name and the file's encoding
+    locale=zh_CN.UTF-8 bridge=
+    case $1 in
+    english) locale=C.UTF-8 ;;
+    gbk) bridge="python3 '$MEOPT_SOURCE/tests/cli/gbk_terminal.py' env LC_ALL=zh_CN.GBK" ;;
+    esac
+    terminal "$3" "$4" $locale "LOCPATH='$dir' $5" "$bridge $6"
+    in_terminal rename-session "$2"
+    terminal=$2
 }
-every English C.UTF-8 english
-every UTF-8 zh_CN.UTF-8 chinese
-every GBK zh_CN.UTF-8 gbk
-
+for file in english chinese gbk; do # at once, in directories whose names are as long
+    place=shown.$(printf %.3s $file)
+    mkdir $place && cp -r quick.yaml text.txt sample $place && cp -r every $place/runs
+    begin $file ${file}_every 100 6000 "MEOPT='$MEOPT' FAKES='$MEOPT_BUILD/tests' MEOPT_HIP_LIBRARY=/nowhere.so MEOPT_SOURCE='$MEOPT_SOURCE'" "sh -c 'cd $place; sh ../every.sh 2>&1'; : >$file.ended"
+done
 # ---- screens ----
 
 . "$MEOPT_SOURCE/tests/cli/dash_run.sh"
 for run in one 实验; do dash_run "$dir/runs/$run" 2 60; done
 cp "$MEOPT_SOURCE/configs/eva_clip.yaml" "$dir"
-cat >"$dir/columns.py" <<'PY'
+all() { # COMMAND ARGUMENT...: of tmux, in the three terminals
+    command=$1
+    shift
+    server "$command" -t english "$@" \; "$command" -t chinese "$@" \; "$command" -t gbk "$@"
+}
+settled() { # the three screens, of 40 lines each, show TEXT and are not changing
+    all capture-pane -p >before
+    awk -v text="$1" '$0 ~ text { seen[int((NR - 1) / 40)] = 1 } END { exit !(seen[0] && seen[1] && seen[2]) }' before || return 1
+    sleep 0.05
+    all capture-pane -p | cmp -s - before
+}
+pages() { # NAME COMMAND TEXT KEY[=TEXT]...: adds the screens to the files, first when they show the text, and after each key
+    name=$1 first=$3
+    for file in english chinese gbk; do begin $file $file 100 40 '' "'$MEOPT' $2"; done
+    shift 3
+    for key in "=$first" "$@"; do
+        [ -z "${key%%=*}" ] || all send-keys "${key%%=*}"
+        case $key in *=*) text=${key#*=} ;; *) text='[^ ]' ;; esac
+        wait_for 60 settled "$text" || fail "$name ${key%%=*} is not drawn"
+        awk -v head="@@@ $name ${key%%=*}" '
+            function put(line) { print line >>file; print line >>(file ".joined") }
+            NR % 40 == 1 { file = NR < 40 ? "english" : NR < 80 ? "chinese" : "gbk"; put(head) }
+            { put($0) }
+            NR % 40 == 0 { put("@@@ status 0") }' before
+    done
+    for terminal in english chinese gbk; do stop; done
+}
+for locale in english:C.UTF-8 chinese:zh_CN.UTF-8 gbk:zh_CN.GBK; do
+    file=${locale%%:*}
+    LC_ALL=${locale#*:} LOCPATH="$dir" "$MEOPT" compare every/one every/two --html page.html >/dev/null || fail "compare --html"
+    { echo '@@@ page'; sed '/^<style>/,/<\/style>/d; /^<script/,$d; s/<[^>]*>/  /g; s/&[a-z]*;//g' page.html; echo '@@@ status 0'; } | tee -a $file.joined >>$file
+done
+pages 'list of runs' '' 实验 '?=stop the run|停止运行' Escape / x Escape s Space Down Space d q n Escape x Escape
+pages 'config list' 'config list' run.name
+pages dashboard 'train --replay runs/one --speed 0' 60/60 1 Left Escape 2 f Escape t t t l R g '3=eacher|教师模型' f Escape 4 / x Enter Escape '?' Escape b Escape e Escape c x Escape r
+pages form 'config edit --card-memory 64G eva_clip.yaml' 'family|系列' '?' Escape Down Down Enter Escape Down Down Space d Escape / x Enter u Tab x q
+for file in english chinese gbk; do
+    terminal=${file}_every
+    wait_for 300 [ -e $file.ended ] && wait_for 5 on_screen '^@@@ end' || fail "the commands do not end: $file"
+    screen >>$file
+    screen -J >>$file.joined
+    stop
+done
+python3 "$MEOPT_SOURCE/tests/cli/chinese_check.py" "$MEOPT_BUILD/share/locale/zh_CN/LC_MESSAGES/meopt.mo" english chinese gbk || fail "what commands show"
+
+cat >columns.py <<'PY'
 # columns.py TEXT...: the column at which each text begins must be the same in all lines of stdin that contain one, and there are such lines.
 import sys, unicodedata
 width = lambda s: sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in s)
@@ -147,81 +193,31 @@ for line in sys.stdin.read().splitlines():
 if len(found) != 1:
     sys.exit("columns: %s" % found)
 PY
-columns() { screen | python3 "$dir/columns.py" "$@" || fail "$encoding: columns of $*"; }
-start() { # COMMAND, in the encoding
-    bridge=
-    [ $encoding != GBK ] || bridge="python3 '$MEOPT_SOURCE/tests/cli/gbk_terminal.py' env LC_ALL=zh_CN.$encoding"
-    locale=zh_CN.UTF-8
-    [ $encoding != English ] || locale=C.UTF-8
-    terminal 100 40 $locale "LOCPATH='$dir'" "$bridge '$MEOPT' $1"
+section() { sed -n "/^@@@ $1\$/,/^@@@ status/p" $file; } # HEADER: of the file
+shows() { section "$1" | grep -q -- "$2" || fail "$file: no '$2' in $1"; } # HEADER TEXT
+columns() { # HEADER TEXT...
+    what=$1
+    shift
+    section "$what" | python3 columns.py "$@" || fail "$file: columns of $* in $what"
 }
-
-settled() { # the screen is not changing
-    screen >"$dir/before"
-    sleep 0.05
-    screen | cmp -s - "$dir/before" && grep -q '[^ ]' "$dir/before"
-}
-pages() { # FILE NAME COMMAND KEY...: adds the screen at first and after each key
-    file=$1 name=$2
-    start "$3"
-    shift 3
-    for key in '' "$@"; do
-        [ -z "$key" ] || keys "$key"
-        wait_for 20 settled || fail "$encoding: $name $key is not drawn"
-        { echo "@@@ $name $key"; cat "$dir/before"; echo '@@@ status 0'; } | tee -a "$file.joined" >>"$file"
-    done
-    stop
-}
-cd "$dir"
-for encoding in English UTF-8 GBK; do
-    case $encoding in English) file=english locale=C.UTF-8 ;; UTF-8) file=chinese locale=zh_CN.UTF-8 ;; GBK) file=gbk locale=zh_CN.GBK ;; esac
-    LC_ALL=$locale LOCPATH="$dir" "$MEOPT" compare every/one every/two --html page.html >/dev/null || fail "compare --html"
-    { echo '@@@ page'; sed '/^<style>/,/<\/style>/d; /^<script/,$d; s/<[^>]*>/  /g; s/&[a-z]*;//g' page.html; echo '@@@ status 0'; } | tee -a $file.joined >>$file
-    pages $file 'list of runs' '' '?' Escape / x Escape s Space Down Space d q n Escape x Escape
-    pages $file dashboard 'train --replay runs/one --speed 0' 1 Left Escape 2 f Escape t t t l R g 3 f Escape 4 / x Enter Escape '?' Escape b Escape e Escape c x Escape r
-    pages $file form 'config edit --card-memory 64G eva_clip.yaml' '?' Escape Down Down Enter Escape Down Down Space d Escape / x Enter u Tab x q
+for file in chinese gbk; do
+    shows 'meopt plan --help' '^用法：meopt plan'
+    shows 'meopt plan --help' '^      --ranks N  *rank 数'
+    shows 'meopt plan nowhere.yaml optim.lr=x' '无法打开'
+    columns 'config list ' 运行的名称 文本 路径
+    shows 'meopt runs' '^实验 '
+    columns 'meopt runs' '完成 ' 状态
+    shows 'list of runs ' '帮助  q'
+    columns 'list of runs ' '完成 ' 状态
+    shows 'list of runs ?' '保存并停止运行'
+    shows 'form ' 单个
+    columns 'form ' '│' '| '
+    shows 'dashboard ' '步 60/60'
+    shows 'dashboard 3' 教师模型
 done
-python3 "$MEOPT_SOURCE/tests/cli/chinese_check.py" "$MEOPT_BUILD/share/locale/zh_CN/LC_MESSAGES/meopt.mo" english chinese gbk || fail "what commands show"
-
-for encoding in UTF-8 GBK; do
-    start 'plan --help'
-    await '用法：meopt plan'
-    await '^      --ranks N  *rank 数'
-    stop
-    start 'plan nowhere.yaml'
-    await '无法打开'
-    await 'status'
-    stop
-    start 'config list'
-    await 'run.name'
-    columns 运行的名称 文本 路径
-    stop
-    start 'runs'
-    await '实验'
-    columns '完成 ' 状态
-    stop
-    start '' # the list of runs
-    await '帮助  q'
-    columns '完成 ' 状态
-    keys '?'
-    await '保存并停止运行'
-    keys q q
-    stop
-    start 'config edit --card-memory 64G eva_clip.yaml'
-    await 单个
-    columns '│' '| '
-    keys q
-    stop
-    start 'train --replay runs/one --speed 0'
-    await '步 60/60'
-    keys 3
-    await '教师模型'
-    keys q
-    stop
-done
+"$MEOPT" bench optim -w bf16 -n 100000 --repeat 1 -t 1 >log || fail "bench optim on the CPU"
 
 # without the locale, as on many nodes of clusters; files and pipes are UTF-8 under GBK; JSON is English
-cd "$dir"
 [ "$(LC_ALL=zh_CN.UTF-8 LOCPATH=/nowhere "$MEOPT" runs --help | grep -c '列出各次运行')" = 1 ] || ! locale -a | grep -qi '^c\.utf' || fail "no Chinese without the locale"
 LC_ALL=zh_CN.GBK LOCPATH="$dir" "$MEOPT" runs --help | grep -q '列出各次运行' || fail "a pipe under GBK is not UTF-8"
 for command in 'config list --json' 'config list --json eva_clip.yaml' 'runs --json' 'plan eva_clip.yaml --json model_t.arch=eva02_tiny14 model_s.arch=eva02_tiny14' 'config get eva_clip.yaml optim.lr' \

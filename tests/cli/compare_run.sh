@@ -12,7 +12,7 @@ model: {family: eva}
 model_t: $tower
 model_s: $tower
 data: {root: COCO2014, image_size: 56, workers: 1}
-train: {steps: 200, batch_size: 4, log_every: 10, checkpoint_keep: 1, checkpoint_steps: 40, seed: 3}
+train: {steps: 120, batch_size: 4, log_every: 10, checkpoint_keep: 1, checkpoint_steps: 40, seed: 3}
 optim: {lr: 1.0e-3, warmup_steps: 2}
 END
 run() { # DIRECTORY ARGUMENT...
@@ -24,13 +24,15 @@ run() { # DIRECTORY ARGUMENT...
 run whole --name c --json >"$dir/whole.json" || fail "a comparison"
 [ ! -e "$dir/whole/c-with/live.json" ] || fail "it looks as if it trained still"
 # long enough that the cards are looked at before they end
-run watched --name c train.steps=2000 train.log_every=100 train.checkpoint_steps=1000 >/dev/null || fail "a longer comparison"
+hasten 20
+run watched --name c train.steps=300 train.checkpoint_steps=1000 >/dev/null || fail "a longer comparison"
+hasten 1
 for i in with without; do
     grep -q '"cards":\[{"rank":0,' "$dir/watched/c-$i/cards.jsonl" || fail "what the cards did is not kept: $i"
 done
 steps() { if [ -f "$1/metrics.jsonl" ]; then wc -l <"$1/metrics.jsonl"; else echo 0; fi; }
 # asked to stop in the first run, killed in the second
-"$MEOPT" compare --run "$dir/tiny.yaml" --run-dir "$dir/cut" --name c train.steps=200 >/dev/null 2>"$dir/log" &
+"$MEOPT" compare --run "$dir/tiny.yaml" --run-dir "$dir/cut" --name c train.steps=120 >/dev/null 2>"$dir/log" &
 pid=$!
 wait_for 30 eval '[ "$(steps "$dir/cut/c-without")" -ge 7 ]' || :
 kill -TERM $pid
@@ -53,7 +55,7 @@ whole, cut, again = ({f["key"]: f for f in json.load(open(sys.argv[1] + "/" + n 
 assert cut == again
 for key in ("steps", "first_loss", "final_loss", "best_loss", "final_cosine", "max_loss_gap", "peak_bytes", "student_parameters", "optimizer_bytes_per_param"):
     assert whole[key]["values"] == cut[key]["values"], (key, whole[key], cut[key])
-assert whole["peak_drop_percent"]["values"][1] > 0 and whole["steps"]["values"] == [200, 200]
+assert whole["peak_drop_percent"]["values"][1] > 0 and whole["steps"]["values"] == [120, 120]
 j = json.load(open(sys.argv[1] + "/whole.json"))
 assert j["comparable"] and [c["name"] for c in j["columns"]] == ["without MEOpt", "with MEOpt"]
 END
@@ -77,7 +79,7 @@ OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 "$MEOPT" compare --run "$dir/tiny.
 [ $code = 2 ] && grep -q -e '--run .* 2 .*mpirun' "$dir/log" || fail "under a launcher: exit $code"
 if [ -f "$MEOPT_BUILD/tests/libfake_amdhip64.so" ]; then
     . "$MEOPT_SOURCE/tests/gpu/fake_cards.sh"
-    FAKE_CARDS=2 TMPDIR="$dir" run cards --name c train.steps=2 "device.cards=[0,1]" >/dev/null || fail "two cards"
+    FAKE_CARDS=2 TMPDIR="$dir" run cards --name c train.steps=2 train.batch_size=2 "device.cards=[0,1]" >/dev/null || fail "two cards"
     for run in without with; do
         [ "$(tail -n 1 "$dir/cards/c-$run/metrics.jsonl" | grep -o '"rank":' | wc -l)" = 2 ] || fail "$run: not one rank per card"
     done

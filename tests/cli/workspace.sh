@@ -131,13 +131,16 @@ out = subprocess.run([sys.argv[1], "runs", "--run-dir", "many"], stdout=subproce
 use = resource.getrusage(resource.RUSAGE_CHILDREN)
 assert out.count(b"\n") == 1001 and use.ru_utime + use.ru_stime < 0.5, (out.count(b"\n"), use)
 PY
+hasten 10
 start 80 24 'attach --run-dir many'
 await '1000 of 1000'
 pid=$(pgrep -f -x "$MEOPT attach --run-dir many")
 used() { awk '{print $14 + $15}' "/proc/$pid/stat"; }
-sleep 0.5
-before=$(used)
-sleep 4
+waits() { sed -n 's/^voluntary_ctxt_switches:[[:space:]]*//p' "/proc/$pid/status"; } # for a key: each ends after 200 ms
+begun=$(waits)
+wait_for 60 eval '[ $(waits) -ge $((begun + 3)) ]' || fail "the list does not wait"
+before=$(used) begun=$(waits)
+wait_for 60 eval '[ $(waits) -ge $((begun + 20)) ]' || fail "the list does not wait"
 [ $(($(used) - before)) -le 4 ] || fail "the list takes $(($(used) - before)) ticks in 4 s"
 keys q
 await 'status 0'

@@ -5,15 +5,17 @@ set -eu
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
 card() { printf '{"name": "card %s", "pci": "%s", "mem_used_bytes": %s, "mem_total_bytes": 16e9, "busy_percent": 50, "temp_c": 40, "power_w": 100, "processes": [{"pid": 4711, "name": "python", "bytes": 1e8}, {"pid": 9, "name": "Xorg", "bytes": 3e8}]}' "$1" "$2" "$3"; }
 echo "{\"cards\": [$(card A 0000:03:00.0 1e9), $(card B 0000:04:00.0 2e9), $(card C 0000:05:00.0 3e9)]}" >cards.json
+hasten 10
 export MEOPT_MONITOR="fake:$work/cards.json" FAKE_CARDS=3 OMP_NUM_THREADS=1
-"$MEOPT" train configs/quickstart_dinov2.yaml device.type=hip train.steps=100000 train.batch_size=4 --cards 1 --run-dir . --name run >out 2>log &
-pid=$!
-echo $pid >left
-for _ in $(seq 600); do
-    grep -q '"name":"card' run/live.json 2>/dev/null && break
-    kill -0 $pid 2>/dev/null || fail "the run has ended"
-    sleep 0.1
-done
+train() { # NAME CARDS TYPE [NAME=VALUE...]: until it shows its card; cards are sampled twice a second and recorded every 5 s
+    name=$1 cards=$2 type=$3
+    shift 3
+    env "$@" "$MEOPT" train configs/quickstart_dinov2.yaml "device.type=$type" train.steps=100000 train.batch_size=2 --cards "$cards" --run-dir . --name "$name" >out 2>log &
+    pid=$!
+    echo $pid >left
+    wait_for 60 grep -q '"rank":0,"name":"card' "$name/live.json" 2>/dev/null || fail "$name: no card is shown: $(cat "$name/live.json")"
+}
+train run 1 hip
 grep -o '"rank":[0-9]*,"name":"card [A-Z]","pci":"[^"]*"' run/live.json >shown || fail "no card is shown: $(cat run/live.json)"
 cp run/live.json live
 wait_for 30 eval '[ "$(wc -l <run/cards.jsonl 2>/dev/null || echo 0)" -ge 2 ]' || :
@@ -38,14 +40,7 @@ for l in lines:
 assert 4 < lines[1]["time"] - lines[0]["time"] < 30
 PY
 # several ranks: each one's card, by its address
-"$MEOPT" train configs/quickstart_dinov2.yaml device.type=hip train.steps=100000 train.batch_size=2 --cards 2,0 --run-dir . --name two >out 2>log &
-pid=$!
-echo $pid >left
-for _ in $(seq 600); do
-    grep -q '"name":"card' two/live.json 2>/dev/null && break
-    kill -0 $pid 2>/dev/null || fail "the run of two ranks has ended"
-    sleep 0.1
-done
+train two 2,0 hip
 shown=$(grep -o '"rank":[0-9nul]*,"name":"card [A-Z]"' two/live.json | tr '\n' ' ')
 kill -TERM $pid
 wait $pid || [ $? = 10 ] || fail "two ranks are not stopped"
@@ -55,16 +50,8 @@ wait $pid || [ $? = 10 ] || fail "two ranks are not stopped"
 reordered() { # CARD TYPE NAME=VALUE...
     want=$1 type=$2
     shift 2
-    env "$@" "$MEOPT" train configs/quickstart_dinov2.yaml "device.type=$type" train.steps=100000 train.batch_size=2 --cards 0 --run-dir . --name "seen$#$type$want" >out 2>log &
-    pid=$!
-    echo $pid >left
-    live=seen$#$type$want/live.json
-    for _ in $(seq 600); do
-        grep -q '"rank":0,"name":"card' "$live" 2>/dev/null && break
-        kill -0 $pid 2>/dev/null || fail "the run with $* has ended"
-        sleep 0.05
-    done
-    shown=$(grep -o '"rank":0,"name":"card [A-Z]"' "$live") || fail "$*: $(cat "$live")"
+    train "seen$#$type$want" 0 "$type" "$@"
+    shown=$(grep -o '"rank":0,"name":"card [A-Z]"' "$name/live.json")
     kill -KILL $pid
     wait $pid || true
     : >left

@@ -12,6 +12,7 @@ train() { # CODE NAME ARGUMENT...
     [ "$got" = "$want" ] || fail "$name: exit $got, expected $want"
 }
 export DIR="$work"
+hasten 10
 train 0 plain
 train 0 'with hooks' --on-event 'cat >>"$DIR/stdin"; echo "$MEOPT_EVENT $MEOPT_STEP" >>"$DIR/events"; echo said' \
     --on-end 'cat >"$DIR/end.json"; env | grep ^MEOPT_ | sort >"$DIR/end.env"; pwd >"$DIR/end.pwd"'
@@ -37,19 +38,18 @@ losses() { sed 's/.*"loss":\([^,]*\),.*/\1/' "runs/$1/metrics.jsonl"; }
 [ "$(losses plain)" = "$(losses "$name")" ] || fail "other losses with hooks"
 
 # hooks that fail, hang, do not read, or are none
-export MEOPT_HOOK_SECONDS=1
 train 0 fails --on-event 'exit 3' --on-end '/nowhere/at/all'
 [ "$(grep -c '^warning: .* 3\>.*fails/hooks.log' err)" = 1 ] || fail "a failure is not told once"
 grep -q nowhere runs/fails/hooks.log || fail "what the shell said is lost"
-train 0 hangs --on-end 'trap "" TERM INT HUP; sleep 100 & echo $! >"$DIR/left"; sleep 100'
-grep -q '^warning: .*hook.* 1 s\>' err || fail "a hang is not told"
-sleep 0.2
+export MEOPT_HOOK_SECONDS=10
+train 0 hangs --on-end 'trap "" TERM INT HUP; tail -f /dev/null & echo $! >"$DIR/left"; tail -f /dev/null'
+grep -q '^warning: .*hook.* 10 s\>' err || fail "a hang is not told"
 case $(sed -n 's/^State:[[:space:]]*//p' "/proc/$(cat left)/status" 2>/dev/null) in '' | Z*) ;; *) fail "what a hung hook had started lives" ;; esac
 : >left
 # what leaves the session of the hook, with a parent and without one; its descriptors are the three that it needs
 train 0 leaves --on-end 'ls /proc/self/fd | wc -l >"$DIR/descriptors"; grep -c meopt-ranks /proc/self/maps >>"$DIR/descriptors"
-    setsid sh -c "echo \$\$ >\"$DIR/left\"; exec sleep 100" & (setsid sh -c "echo \$\$ >\"$DIR/orphan\"; exec sleep 100" &); sleep 100'
-grep -q '^warning: .*hook.* 1 s\>' err || fail "a hang in sessions is not told"
+    setsid sh -c "echo \$\$ >\"$DIR/left\"; exec tail -f /dev/null" & (setsid sh -c "echo \$\$ >\"$DIR/orphan\"; exec tail -f /dev/null" &); tail -f /dev/null'
+grep -q '^warning: .*hook.* 10 s\>' err || fail "a hang in sessions is not told"
 for session in left orphan; do
     [ -s $session ] || fail "no process of a session of its own was started"
     case $(sed -n 's/^State:[[:space:]]*//p' "/proc/$(cat $session)/status" 2>/dev/null) in '' | Z*) ;; *) fail "$session: a session of a hung hook lives" ;; esac
@@ -57,7 +57,8 @@ done
 : >left
 [ "$(tr '\n' ' ' <descriptors)" = "4 0 " ] || fail "a hook has descriptors of the run: $(cat descriptors)"
 # what a hook that ends in time leaves is its own affair
-train 0 daemon --on-end 'sleep 100 >/dev/null 2>&1 & echo $! >"$DIR/left"'
+unset MEOPT_HOOK_SECONDS
+train 0 daemon --on-end 'tail -f /dev/null >/dev/null 2>&1 & echo $! >"$DIR/left"'
 kill -0 "$(cat left)" || fail "what a hook left on purpose is gone"
 kill "$(cat left)"
 [ "$(losses plain)" = "$(losses hangs)" ] || fail "other losses with a hook that hangs"

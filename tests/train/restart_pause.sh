@@ -7,11 +7,11 @@ few_images 8
 export OMP_NUM_THREADS=1
 fail() {
     echo "FAILED: $name: $*" >&2
-    tail -n 5 err >&2 || true
+    tail -n 5 "$name.err" >&2 || true
     cat "$name/state.json" >&2 || true
     exit 1
 }
-await() { wait_for 60 "$@" >await.out 2>&1 || fail "not within 60 s: $*"; } # COMMAND...
+await() { wait_for 60 "$@" >"$name.await" 2>&1 || fail "not within 60 s: $*"; } # COMMAND...
 field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([^\",}]*\).*/\1/p" "$name/state.json"; } # of state.json, which has one key a line
 state_is() { [ "$(field state)" = "$1" ]; }
 pauses() { state_is starting && [ "$(field pid)" = $pid ]; } # the number is the supervisor's
@@ -20,9 +20,9 @@ begin() { # NAME OPTIONS...: until it has saved
     name=$1
     shift
     "$MEOPT" train configs/quickstart.yaml train.batch_size=4 data.workers=1 train.checkpoint_steps=5 --steps 100000 --run-dir . --name "$name" \
-        --restarts 3 "$@" >out 2>err &
+        --restarts 3 "$@" >"$name.out" 2>"$name.err" &
     pid=$!
-    echo $pid >left
+    echo $pid >>left
     await test -e "$name/ckpt/LATEST"
     await test -e "$name/live.json"
 }
@@ -35,14 +35,14 @@ watch_states() { # while it lives: no state of an end
 ends() { # CODE
     got=0
     wait $pid || got=$?
-    : >left
     [ $got = "$1" ] || fail "exit $got, expected $1"
     [ "$1" != 10 ] || state_is stopped || fail "it is called $(field state)"
     [ "$(field exit_code)" = "$1" ] || fail "exit_code is $(field exit_code)"
     [ ! -e "$name/request/stop" ] || fail "the request is left"
 }
 
-for how in stop now term; do
+paused() { # HOW
+    how=$1
     begin "$how" --workers 2
     kill -KILL "$(worker)"
     watch_states &
@@ -60,28 +60,41 @@ for how in stop now term; do
     wait $watcher || true
     ! grep -q failed "$name.states" || fail "it was called failed while it lived"
     tail -n 1 "$name/events.jsonl" | grep -q '"event":"stopped"' || fail "no event of it"
-    "$MEOPT" train --resume "$name" --stop-after $(($(wc -l <"$name/metrics.jsonl") + 2)) >out 2>err || [ $? = 10 ] || fail "it does not continue"
-done
+    "$MEOPT" train --resume "$name" --stop-after $(($(wc -l <"$name/metrics.jsonl") + 2)) >"$name.out" 2>"$name.err" || [ $? = 10 ] || fail "it does not continue"
+}
 
 # at the moment when a rank is lost
-begin moment --workers 2
-kill -KILL "$(worker)"
-asked=$("$MEOPT" stop --json moment)
-case $asked in *'"asked": "stop"'*) ;; *) fail "stop takes it for ended: $asked" ;; esac
-got=0
-wait $pid || got=$?
-: >left
-[ $got = 10 ] || [ $got = 14 ] || fail "exit $got"
+lost() {
+    begin moment --workers 2
+    kill -KILL "$(worker)"
+    asked=$("$MEOPT" stop --json moment)
+    case $asked in *'"asked": "stop"'*) ;; *) fail "stop takes it for ended: $asked" ;; esac
+    got=0
+    wait $pid || got=$?
+    [ $got = 10 ] || [ $got = 14 ] || fail "exit $got"
+}
 
 # a worker that was stopped by a signal and killed: the next is not shown as stopped
-begin frozen
-kill -STOP "$(worker)"
-await grep -q '"state":"stopped by a signal"' frozen/live.json
-old=$(worker)
-kill -KILL "$old"
-await pauses
-again() { [ "$(worker)" != "$old" ] && grep -q '"phase": *"[a-z]' frozen/live.json && state_is training; }
-await again
-grep -q '"state": *"running"' frozen/live.json || fail "the new worker is shown as $(cat frozen/live.json)"
-"$MEOPT" stop frozen 2>said
-ends 10
+frozen() {
+    begin frozen
+    kill -STOP "$(worker)"
+    await grep -q '"state":"stopped by a signal"' frozen/live.json
+    old=$(worker)
+    kill -KILL "$old"
+    await pauses
+    again() { [ "$(worker)" != "$old" ] && grep -q '"phase": *"[a-z]' frozen/live.json && state_is training; }
+    await again
+    grep -q '"state": *"running"' frozen/live.json || fail "the new worker is shown as $(cat frozen/live.json)"
+    "$MEOPT" stop frozen 2>said
+    ends 10
+}
+
+# All at once: most of it is waiting.
+cases=
+for case in 'paused stop' 'paused now' 'paused term' lost frozen; do
+    $case &
+    cases="$cases $!"
+done
+for case in $cases; do wait $case || code=1; done
+[ -z "${code-}" ] || exit $code
+: >left
