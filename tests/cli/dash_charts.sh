@@ -159,11 +159,7 @@ for how in 'C screen-256color' 'zh_CN.GBK screen-256color' 'C.UTF-8 linux'; do
             in_terminal pipe-pane "cat >'$dir/bytes'"
             keys 4 1 C-l
             await 'best 0.00379'
-            for _ in $(seq 100); do
-                ! LC_ALL=C grep -q "$(printf '\275\314\312\246 teacher.pt')" "$dir/bytes" || break
-                sleep 0.05
-            done
-            LC_ALL=C grep -q "$(printf '\275\314\312\246 teacher.pt')" "$dir/bytes" || fail "$how: Chinese is not Chinese"
+            LC_ALL=C wait_for 10 grep -q "$(printf '\275\314\312\246 teacher.pt')" "$dir/bytes" || fail "$how: Chinese is not Chinese"
             ! LC_ALL=C grep -q "$(printf '\342\240')" "$dir/bytes" || fail "$how: UTF-8"
         fi ;;
     *linux) grep -q '[▀▄█]' "$dir/screen" || fail "$how: no blocks" ;;

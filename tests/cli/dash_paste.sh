@@ -12,7 +12,7 @@ paste() { # bracketed TEXT, where the program has asked for that, or: plain TEXT
     in_terminal paste-buffer "$@" -b pasted
 }
 untouched() { # NAME: the run trains, and no one has asked anything of it
-    sleep 0.3
+    rests 4
     [ -z "$(ls runs/live/request 2>/dev/null)" ] || fail "$1: asked for $(ls runs/live/request)"
     grep -q '"state": *"training"' runs/live/state.json || fail "$1: $(cat runs/live/state.json)"
     ! grep -q 'changed\|checkpoint\|stopped' runs/live/events.jsonl || fail "$1: $(cat runs/live/events.jsonl)"
@@ -75,7 +75,7 @@ for how in bracketed plain; do
     keys Space
     await '\*'
     paste $how 'sysnqnqy'
-    sleep 0.3
+    rests 4
     cmp -s configs/form.yaml configs/quickstart.yaml || fail "$how: the form has saved"
     [ "$(in_terminal display -p '#{alternate_on}')" = 1 ] || fail "$how: the form has been left"
     stop

@@ -13,22 +13,22 @@ start() { # width height locale environment command...
     rm -f "$dir/pid"
     terminal "$width" "$height" "$locale" "$more" "cd runs; sh -c 'echo \$\$ >../pid; exec \"\$@\"' sh '$MEOPT' $*"
 }
-check() { # NAME: the screen against the golden one, as soon as it is equal, within 5 s
+is_golden() { screen | cmp -s - "$golden/$1.txt"; }
+settled() { # in .15 s
+    screen >"$dir/before"
+    sleep 0.15
+    screen | cmp -s - "$dir/before"
+}
+check() { # NAME: the screen against the golden one, as soon as it is equal
     if [ -n "${MEOPT_UPDATE_GOLDEN:-}" ]; then
         mkdir -p "$golden"
-        sleep 0.7
+        wait_for 5 settled
         screen >"$golden/$1.txt"
         return
     fi
-    i=0
-    until screen | cmp -s - "$golden/$1.txt"; do
-        i=$((i + 1))
-        if [ $i = 50 ]; then
-            screen | diff -u "$golden/$1.txt" - >&2 || true
-            fail "golden screen $1 (MEOPT_UPDATE_GOLDEN=1 sh tests/cli/dash_screen.sh writes it anew)"
-        fi
-        sleep 0.1
-    done
+    wait_for 20 is_golden "$1" && return
+    screen | diff -u "$golden/$1.txt" - >&2 || true
+    fail "golden screen $1 (MEOPT_UPDATE_GOLDEN=1 sh tests/cli/dash_screen.sh writes it anew)"
 }
 
 for cards in 1 2 8; do

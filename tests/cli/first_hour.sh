@@ -122,8 +122,9 @@ says 'meopt train CONFIG'
 # a reader that has enough
 for what in runs 'config list' 'compare one two-1' 'help'; do
     : >err
+    rm -f code
     { code=0; "$MEOPT" $what 2>err || code=$?; echo "$code" >code; } | true
-    sleep 0.1
+    wait_for 10 [ -s code ] || fail "$what does not end"
     case $(cat code) in 0 | 141) ;; *) fail "$what: exit $(cat code) into a closed pipe" ;; esac
     [ ! -s err ] || fail "$what talks into a closed pipe"
 done

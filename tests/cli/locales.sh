@@ -44,13 +44,7 @@ start() { # LOCALE COMMAND
     terminal 80 24 C.UTF-8 "NO_COLOR=1 LOCPATH='$dir'" "LC_ALL= LC_CTYPE=$1 LC_MESSAGES=C '$MEOPT' $2"
 }
 in_gbk() { printf %s "$1" | iconv -f UTF-8 -t GBK; }
-sent() { # BYTES: tmux takes UTF-8; what it is given reports
-    for _ in $(seq 200); do
-        if LC_ALL=C grep -q "$1" "$dir/bytes"; then return 0; fi
-        sleep 0.05
-    done
-    return 1
-}
+sent() { LC_ALL=C wait_for 10 grep -q "$1" "$dir/bytes"; } # BYTES: tmux takes UTF-8; what it is given reports
 start zh_CN.GBK ''
 await '3 of 3'
 in_terminal pipe-pane "cat >'$dir/bytes'"

@@ -107,19 +107,15 @@ done
 fresh
 first=$(card 0 0x1002)
 card 1 0x1002 >/dev/null
-# hold AFTER: whoever opens that file hangs, from AFTER seconds on
+# hold CONDITION...: whoever opens that file hangs, as soon as the command succeeds
 hold() {
-    rm -f "$dir/held"
-    (sleep "$1"; exec "$print" lease "$first/mem_info_vram_used" >"$dir/held") &
+    rm -f "$dir/held" "$dir/out"
+    (wait_for 60 "$@"; exec "$print" lease "$first/mem_info_vram_used" >"$dir/held") &
     holder=$!
-    trap 'kill $holder 2>/dev/null || :; rm -rf "$dir"' EXIT
+    echo $holder >"$dir/left"
 }
-hold 0
-for _ in 1 2 3 4 5 6 7 8 9 10; do
-    [ -s "$dir/held" ] && break
-    sleep 0.1
-done
-if [ -s "$dir/held" ]; then
+hold true
+if wait_for 2 [ -s "$dir/held" ]; then
     look rsmi 3
     expect 'card 0 0000:03:00.0'
     expect '] used=N/A total=17163091968 busy=20 temp=50 power=100.5'
@@ -128,8 +124,8 @@ if [ -s "$dir/held" ]; then
     echo "a call that hangs: its field is N/A, the rest continues"
     kill $holder
     wait $holder 2>/dev/null || true
-    hold 1
-    look rsmi 20
+    hold grep -qs sampled "$dir/out"
+    look rsmi 12
     expect '] used=1000000000(stale) total=17163091968 busy=20 temp=50 power=100.5'
     expect '] used=2000000000 total=17163091968 busy=40 temp=51.5 power=101.5'
     echo "a call that hangs later: its field is stale, the rest continues"
@@ -137,7 +133,6 @@ else
     echo "a call that hangs: not tried, this file system has no leases"
 fi
 kill $holder 2>/dev/null || true
-trap 'rm -rf "$dir"' EXIT
 
 fresh
 first=$(card 0 0x1002)

@@ -37,22 +37,19 @@ terminal 100 40 C.UTF-8 "HOME='$home' OMP_NUM_THREADS=1 PS1=" "sh -c 'cd \"$copy
 number=0
 type() { # LINE: types it, and awaits that it ends with 0; q leaves the dashboard that it opens
     number=$((number + 1))
+    keys C-u # what was typed into a screen that had closed
     keys -l "clear; $1; echo line $number ends: \$?"
     keys Enter
-    i=0
-    until on_screen "^line $number ends: "; do
-        i=$((i + 1))
-        [ $i -lt 300 ] || fail "'$1' does not end"
-        [ "$(in_terminal display -p '#{alternate_on}')" = 0 ] || keys q
-        sleep 0.3
-    done
+    wait_for 90 on_screen "1 overview\|^line $number ends: " || fail "'$1' opens no dashboard"
+    on_screen "^line $number ends: " || keys q
+    wait_for 90 on_screen "^line $number ends: " || fail "'$1' does not end"
     on_screen "^line $number ends: 0\$" || fail "'$1' does not end with 0"
 }
 while read -r line <&3; do
     type "$line"
     case $line in
     'meopt config set'*) type "meopt config set chat.yaml optim.lr=1.0e-2 train.epochs=20" ;;
-    'meopt train'*) type "until meopt runs --state done | grep -q chat; do sleep 0.2; done" ;;
+    'meopt train'*) wait_for 90 grep -qs '"state": *"done"' runs/chat/state.json || fail "the run does not finish" ;;
     'meopt generate'*) on_screen '^the light, 光。' || fail "the answer" ;;
     esac
 done 3<"$dir/lines"

@@ -32,22 +32,13 @@ ended() { # CODE: of the line, within 5 minutes
     wait_for 300 on_screen "^line $number ends: " || fail "'$line' does not end"
     screen | grep -q "^line $number ends: $1\$" || fail "'$line' does not end with $1"
 }
-ends_by() { # KEY: the line ends by itself, or once KEY is typed into the dashboard that it opened
-    i=0
-    until screen 2>/dev/null | grep -q "^line $number ends: "; do
-        i=$((i + 1))
-        [ $i -lt 300 ] || fail "'$line' does not end"
-        [ "$(in_terminal display -p '#{alternate_on}')" = 0 ] || keys "$1"
-        sleep 1
-    done
+leave() { # the dashboard, unless it has closed by itself
+    wait_for 300 on_screen "1 overview\|^line $number ends: " || fail "'$line' opens no dashboard"
+    on_screen "^line $number ends: " || keys q
 }
 finished() { # NAME...: these runs, within a minute
     for name in "$@"; do
-        for _ in $(seq 300); do
-            ! grep -q '"state": *"done"' "$copy/runs/$name/state.json" 2>/dev/null || continue 2
-            sleep 0.2
-        done
-        fail "run $name does not finish"
+        wait_for 60 grep -qs '"state": *"done"' "$copy/runs/$name/state.json" || fail "run $name does not finish"
     done
 }
 number=0
@@ -56,10 +47,11 @@ while read -r line <&3; do
     case $line in meopt | 'meopt '*) ;; *) fail "'$line' is no line of meopt" ;; esac
     case $line in 'meopt bench'*) [ "${MEOPT_LONG:-}" = 1 ] || line="$line --help" ;; esac
     case $line in 'meopt compare runs'* | 'meopt train --resume first'*) finished first baseline ;; 'meopt export'*) finished first ;; esac
+    keys C-u # what was typed into a screen that had closed
     keys -l "clear; $line; echo line $number ends: \$?"
     keys Enter
     case $line in
-    *'my.yaml --name'* | *'--resume first'*) ends_by q ;;
+    *'my.yaml --name'* | *'--resume first'*) leave ;;
     *'config edit'*) await 'Memory of one rank' && keys q ;;
     'meopt attach'* | *'eva.yaml --name'* | *'--resume eva') await 'step [1-9][0-9]*/' && keys q ;;
     meopt) await 'runs in runs' && keys q ;;
@@ -71,10 +63,7 @@ while read -r line <&3; do
         ;;
     *'--resume eva') # the run continues after the dashboard was left
         "$MEOPT" stop "$copy/runs/eva" 2>/dev/null
-        line='the stop of the run' number=$((number + 1)) # the screen may still show how the line before it ended
-        keys -l "clear; until meopt runs --state stopped | grep -q eva; do sleep 0.2; done; echo line $number ends: \$?"
-        keys Enter
-        ended 0
+        wait_for 60 grep -qs '"state": *"stopped"' "$copy/runs/eva/state.json" || fail "the run does not stop"
         ;;
     esac
 done 3<"$dir/lines"

@@ -23,6 +23,12 @@ on_screen() { screen 2>/dev/null | grep -q -- "$1"; }
 await() { # text on the screen, within a minute
     wait_for 60 on_screen "$1" || fail "no '$1' on the screen"
 }
+switches() { sed -n 's/^voluntary_ctxt_switches:[[:space:]]*//p' "/proc/$program/status"; }
+rests() { # N: the program has begun N waits for a key from now on, and so has read all that was typed before; $program is its number
+    program=$(pgrep -P "$(in_terminal display -p '#{pane_pid}')")
+    rests_at=$(($(switches) + $1))
+    wait_for 60 eval '[ "$(switches)" -ge $rests_at ]' || fail "the program does not wait for keys"
+}
 keys() { in_terminal send-keys "$@"; }
 resize() { in_terminal resize-window -x "$1" -y "$2"; } # WIDTH HEIGHT
 restored() { [ "$(in_terminal display -p '#{alternate_on},#{cursor_flag}')" = 0,1 ] || fail "terminal not restored after $1"; }

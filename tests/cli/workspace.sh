@@ -134,13 +134,10 @@ PY
 hasten 10
 start 80 24 'attach --run-dir many'
 await '1000 of 1000'
-pid=$(pgrep -f -x "$MEOPT attach --run-dir many")
-used() { awk '{print $14 + $15}' "/proc/$pid/stat"; }
-waits() { sed -n 's/^voluntary_ctxt_switches:[[:space:]]*//p' "/proc/$pid/status"; } # for a key: each ends after 200 ms
-begun=$(waits)
-wait_for 60 eval '[ $(waits) -ge $((begun + 3)) ]' || fail "the list does not wait"
-before=$(used) begun=$(waits)
-wait_for 60 eval '[ $(waits) -ge $((begun + 20)) ]' || fail "the list does not wait"
+used() { awk '{print $14 + $15}' "/proc/$program/stat"; }
+rests 3
+before=$(used)
+rests 20 # of 200 ms each
 [ $(($(used) - before)) -le 4 ] || fail "the list takes $(($(used) - before)) ticks in 4 s"
 keys q
 await 'status 0'

@@ -204,11 +204,7 @@ export MEOPT_FETCH_STALL_SECONDS=30
 serve
 "$MEOPT" fetch --from "$base/stall/good.tar.gz" --sha256 "$sha" --dest dest >out 2>err &
 pid=$!
-for _ in $(seq 100); do
-    n=$(cat dest/.meopt-fetch/good.tar.gz.part* 2>/dev/null | wc -c)
-    test "$n" -gt 100000 && break
-    sleep 0.1
-done
+wait_for 10 eval '[ "$(cat dest/.meopt-fetch/good.tar.gz.part* 2>/dev/null | wc -c)" -gt 100000 ]' || fail "Ctrl-C: nothing arrives"
 kill -TERM $pid # a shell's background jobs ignore INT
 got=0
 wait $pid || got=$?

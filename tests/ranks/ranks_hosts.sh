@@ -127,27 +127,18 @@ if [ -x agent ]; then
     zero=$!
     wait_for 60 [ -e runs/pulled/ckpt/LATEST ] || fail "ranks of mpirun did not begin"
     ip -n $here link set wire down
-    begin=$(date +%s)
     trains() { # processes of ours; mpirun and its daemon wait for each other, as long as the network is away
         for process in /proc/[0-9]*; do
             [ "$(readlink "$process/exe")" = "$(readlink -f "$MEOPT")" ] && [ "$(readlink "$process/cwd")" = "$work" ] && echo "$process"
         done
         true
     }
-    while [ "$(trains)" ]; do
-        [ $(($(date +%s) - begin)) -le 40 ] || fail "ranks of mpirun still run $(($(date +%s) - begin)) s after the network was cut: $(trains)"
-        sleep 0.5
-    done
+    wait_for 40 eval '[ -z "$(trains)" ]' || fail "ranks of mpirun still run after the network was cut: $(trains)"
     ip -n $here link set wire up
     grep -q '^meopt: rank 1 (host second.* 1[0-9] s' log.0 || fail "the rank of mpirun beyond the cut is not named"
     kill -9 "$zero" $(pgrep -P "$zero") 2>/dev/null || true # mpirun: it has nobody left to wait for
     wait "$zero" 2>/dev/null || true
-    for i in $(seq 150); do
-        remains=$(left)
-        [ "$remains" ] || break
-        sleep 0.2
-    done
-    [ -z "$remains" ] || fail "ranks of mpirun, left running: $remains"
+    wait_for 30 eval '[ -z "$(left)" ]' || fail "ranks of mpirun, left running: $(left)"
 fi
 rank 0 $here first 0 cut 100000; zero=$started
 rank 1 $there second 0 cut 100000; one=$started

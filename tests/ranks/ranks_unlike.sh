@@ -127,12 +127,8 @@ wait "$job" || code=$?
 [ "$code" = 9 ] || fail "a job that was started twice: exit $code"
 [ $(($(date +%s) - begin)) -le 30 ] || fail "seen after $(($(date +%s) - begin)) s"
 steps() { wc -l <runs/twice/metrics.jsonl; }
-before=$(steps) i=0
-until [ "$(steps)" -gt "$before" ]; do # it continues
-    i=$((i + 1))
-    [ $i -lt 300 ] || fail "next to a second rank 1 and a second job it does not continue"
-    sleep 0.1
-done
+before=$(steps)
+wait_for 30 eval '[ "$(steps)" -gt "$before" ]' || fail "next to a second rank 1 and a second job it does not continue"
 "$program" stop runs/twice >/dev/null 2>&1 || fail "it cannot be stopped"
 ends "$zero" 10 "rank 0, beside a second rank 1 and a second job"
 ends "$one" 10 "rank 1, beside a second one"

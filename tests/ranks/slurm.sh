@@ -16,10 +16,11 @@ finish() {
     tmux -L "meopt-$$" kill-server 2>/dev/null || true
     if [ "$pids" ]; then
         scancel --user=root >/dev/null 2>&1 || true
-        for i in $(seq 40); do [ "$(squeue -h 2>/dev/null | wc -l)" != 0 ] || break; sleep 0.5; done
+        wait_for 20 eval '[ -z "$(squeue -h 2>/dev/null)" ]' || :
         # shellcheck disable=SC2086
         kill $pids 2>/dev/null || true
-        sleep 2
+        # shellcheck disable=SC2086
+        wait_for 2 eval '! kill -0 $pids 2>/dev/null' || :
         # shellcheck disable=SC2086
         kill -9 $pids 2>/dev/null || true
     fi
@@ -67,21 +68,16 @@ mungekey -k "$work/munge.key" -c
 munged --force --socket="$work/munge.socket" --key-file="$work/munge.key" --pid-file="$work/munged.pid" --log-file="$work/munged.log" \
     --seed-file="$work/munged.seed" 2>/dev/null
 slurmctld -f "$SLURM_CONF" -i
-sleep 1
+wait_for 10 [ -s slurmctld.pid ] || fail "no slurmctld"
 for node in n1 n2; do slurmd -N $node -f "$SLURM_CONF"; done
 for file in munged slurmctld slurmd-n1 slurmd-n2; do
-    for i in $(seq 40); do [ ! -s $file.pid ] || break; sleep 0.25; done
+    wait_for 10 [ -s $file.pid ] || fail "no $file"
     pids="$pids $(cat $file.pid)"
 done
 until_true() { # seconds, what, command
     seconds=$1 what=$2
     shift 2
-    i=0
-    until "$@"; do
-        i=$((i + 1))
-        [ "$i" -lt $((seconds * 2)) ] || fail "not within $seconds s: $what"
-        sleep 0.5
-    done
+    wait_for "$seconds" "$@" || fail "not within $seconds s: $what"
 }
 both_idle() { [ "$(sinfo -h -N -o %t | grep -c idle)" = 2 ]; }
 until_true 60 "two nodes are idle" both_idle
@@ -161,7 +157,7 @@ refused() { # CODE OPERAND WORD: attach ends with the code, and says the word
 refused 2 "$array" "${array}_0"
 refused 1 "${array}_7" "${array}_7"
 refused 1 999999 999999
-refused 1 "$(sbatch --parsable --hold --wrap 'sleep 1')" 'meopt train'
+refused 1 "$(sbatch --parsable --hold --wrap true)" 'meopt train'
 again=$(sbatch --parsable --hold job.sh) # the directory of its run belongs to the first job
 scancel "$again"
 refused 1 "$again" CANCELLED

@@ -42,15 +42,12 @@ done
 [ $lost -ge 3 ] || fail "only $lost kills after the first evaluation"
 
 # A stop during the evaluation of step 3 ends it: the step is saved, its figures are left out, and the rest is that of the undisturbed run.
-opens() { od -An -tu8 -j512 -N8 shared | tr -d ' '; } # of images in val
 for ranks in 1 2; do
-    head -c 65536 /dev/zero >shared
-    env LD_PRELOAD=libfault.so FAULT_UNDER="$(pwd -P)/val" FAULT_SHARED="$(pwd -P)/shared" FAULT_SLOW=open:1000000:/val/ \
+    env LD_PRELOAD=libfault.so FAULT_UNDER="$(pwd -P)/val" FAULT_SLOW=open:1000000:/val/ \
         "$MEOPT" train vit.yaml --run-dir . --name ended$ranks --no-dashboard --workers $ranks >out 2>log &
     pid=$!
     wait_for 60 grep -qs '"step":2,' ended$ranks/metrics.jsonl || fail "ended: no second step"
-    before=$(opens)
-    wait_for 60 eval '[ "$(opens)" -gt "$before" ]' || fail "ended: no evaluation"
+    wait_for 60 grep -qs '"phase":"evaluating"' ended$ranks/live.json || fail "ended: no evaluation"
     kill -TERM $pid
     wait $pid
     got=$?

@@ -29,11 +29,7 @@ begin() { # NAME [option...]: in the background, until it has trained a step
 }
 await() { wait_for 60 test -e "$1" || fail "no $1"; } # FILE
 ends() { # NAME CODE STATE [TEXT of the error]: within 30 s, of which a machine at rest needs one
-    for _ in $(seq 300); do
-        kill -0 $pid 2>/dev/null || break
-        sleep 0.1
-    done
-    ! kill -0 $pid 2>/dev/null || fail "$1: still there after 30 s"
+    wait_for 30 eval '! kill -0 $pid 2>/dev/null' || fail "$1: still there after 30 s"
     got=0
     wait $pid || got=$?
     test $got = "$2" || fail "$1: exit $got, expected $2"
@@ -81,11 +77,7 @@ ends "$hasty" 130 stopped
 begin asked
 "$MEOPT" checkpoint runs/asked 2>checkpoint.err
 before=$(cat runs/asked/ckpt/LATEST)
-for _ in $(seq 300); do
-    test -e runs/asked/request/checkpoint || break
-    sleep 0.1
-done
-test ! -e runs/asked/request/checkpoint || fail "checkpoint: the request stays"
+wait_for 30 test ! -e runs/asked/request/checkpoint || fail "checkpoint: the request stays"
 "$MEOPT" runs >runs.out
 grep -q '^asked  *training ' runs.out || fail "runs: $(cat runs.out)"
 "$MEOPT" stop runs/asked 2>stop.err
@@ -101,11 +93,7 @@ ends now 143 stopped
 test "$(grep -c '"exit_code": 1[34][03]' runs.json)" = 2 || fail "runs --json"
 begin orphan # without a terminal the worker ends with its supervisor
 kill -KILL $pid
-for _ in $(seq 300); do
-    kill -0 "$worker" 2>/dev/null || break
-    sleep 0.1
-done
-! kill -0 "$worker" 2>/dev/null || fail "the worker outlives its supervisor"
+wait_for 30 eval '! kill -0 "$worker" 2>/dev/null' || fail "the worker outlives its supervisor"
 "$MEOPT" runs | grep -q '^orphan  *lost ' || fail "a lost run: $("$MEOPT" runs)"
 
 # figures for others, over a stop and a resume
@@ -139,10 +127,6 @@ if [ -n "$group" ]; then
     sh -c 'echo $$ >"$1/cgroup.procs"; shift; exec "$@"' sh "$group" "$MEOPT" train configs/quickstart.yaml --run-dir runs --name memory --steps 100000 train.batch_size=128 >memory.out 2>memory.err &
     pid=$!
     echo $pid >left
-    for _ in $(seq 100); do
-        kill -0 $pid 2>/dev/null || break
-        sleep 0.1
-    done
     ends memory 12 failed memory
     begin beside # what is killed for memory elsewhere on the machine says nothing of this run
     got=0
@@ -164,7 +148,7 @@ kills=10
 if [ "${MEOPT_LONG:-}" = 1 ]; then kills=100; fi
 steps=$((kills * 100))
 "$MEOPT" train configs/quickstart.yaml --run-dir runs --name quiet --steps $steps >quiet.out 2>quiet.err || fail "undisturbed run"
-tmux -L "$socket" -f /dev/null new-session -d -x 100 -y 30 "cd '$work' && env OMP_NUM_THREADS=1 LC_ALL=C.UTF-8 TERM=screen-256color '$MEOPT' train configs/quickstart.yaml --run-dir runs --name seen --steps $steps 2>seen.err; sleep 100"
+tmux -L "$socket" -f /dev/null new-session -d -x 100 -y 30 "cd '$work' && env OMP_NUM_THREADS=1 LC_ALL=C.UTF-8 TERM=screen-256color '$MEOPT' train configs/quickstart.yaml --run-dir runs --name seen --steps $steps 2>seen.err; tail -f /dev/null"
 await runs/seen/live.json
 kill -KILL "$(sed -n 's/.*"supervisor_pid":\([0-9]*\).*/\1/p' runs/seen/live.json)"
 n=0 met=0

@@ -29,13 +29,9 @@ rm -rf "$work/disk/run"
 mount -o remount,size=1500k "$work/disk"
 "$MEOPT" train "$@" --steps 400 --name waits >"$work/log" 2>&1 &
 pid=$!
-for i in $(seq 100); do # it has to meet the full disk first
-    grep -q '"event":"saving_paused"' "$work/disk/waits/events.jsonl" 2>/dev/null && break
-    sleep 0.1
-done
-sleep 1.2
+wait_for 30 grep -qs '"event":"saving_paused"' "$work/disk/waits/events.jsonl" || fail "it does not meet the full disk"
+wait_for 30 grep -qs '"message": ".*No space left' "$work/disk/waits/state.json" || fail "the state does not say so"
 if kill -0 "$pid" 2>/dev/null; then
-    grep -q '"message": ".*No space left' "$work/disk/waits/state.json" || fail "the state does not say so"
     mount -o remount,size=64m "$work/disk"
     wait "$pid"
     code=$?

@@ -96,7 +96,7 @@ await test -e runs/victim/ckpt/LATEST
 mkdir runs/hostile
 cp runs/victim/config.yaml runs/hostile/
 cp runs/victim/state.json runs/hostile/
-sh -c 'exec flock -F runs/hostile/.lock sleep 30' 2>/dev/null & # and somebody pretends that it lives
+sh -c 'exec flock -F runs/hostile/.lock tail -f /dev/null' 2>/dev/null & # and somebody pretends that it lives
 holder=$!
 echo $pid $holder >left
 await sh -c '! flock -n runs/hostile/.lock true'

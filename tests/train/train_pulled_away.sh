@@ -16,24 +16,14 @@ begin() { # NAME: until it has saved
     echo $pid >left
     saved "$1"
 }
-saved() { # NAME, within 60 s
-    for _ in $(seq 600); do
-        [ ! -e "$1/ckpt/LATEST" ] || return 0
-        sleep 0.1
-    done
-    fail "$1: it does not save"
-}
+saved() { wait_for 60 [ -e "$1/ckpt/LATEST" ] || fail "$1: it does not save"; } # NAME
 its_worker() { # the telemetry's helper may live yet
     for child in $(cat "/proc/$pid/task/$pid/children"); do
         ! tr '\0' ' ' <"/proc/$child/cmdline" 2>/dev/null | grep -q ' worker ' || echo "$child"
     done
 }
 ends() { # CODE
-    for _ in $(seq 300); do
-        kill -0 $pid 2>/dev/null || break
-        sleep 0.1
-    done
-    ! kill -0 $pid 2>/dev/null || fail "$name: it does not end"
+    wait_for 30 eval '! kill -0 $pid 2>/dev/null' || fail "$name: it does not end"
     got=0
     wait $pid || got=$?
     : >left
@@ -68,8 +58,10 @@ rm -f decoy/live.json
 sums_of() { (cd "$1" && find . -type f ! -name .lock -exec cksum {} + | sort); }
 sums_of decoy >decoy.before
 mv decoy follow
-sleep 2
-[ -e followed/live.json ] || fail "live.json does not follow"
+for _ in 1 2; do
+    touch now
+    wait_for 30 [ followed/live.json -nt now ] || fail "live.json does not follow"
+done
 "$MEOPT" stop followed 2>said || fail "stop: $(cat said)"
 ends 10
 sums_of follow >decoy.after
@@ -101,7 +93,7 @@ sums | cmp - before || fail "linked: the original has changed"
 
 name=unread
 mkfifo pipe
-sleep 1000 <pipe &
+tail -f /dev/null <pipe &
 reader=$!
 exec 3>pipe
 echo $reader >left
@@ -110,11 +102,13 @@ how=exec train unread --steps 100000 train.log_every=1 >&3 2>&3 3>&- &
 pid=$!
 echo $pid $reader >left
 saved unread
-lines=-1
-until [ "$(wc -l <unread/metrics.jsonl)" = "$lines" ]; do # it waits for its reader
-    lines=$(wc -l <unread/metrics.jsonl)
-    sleep 0.5
-done
+lines=-1 looks=0
+blocked() { # its reader is waited for: no line between ten looks
+    before=$lines lines=$(wc -l <unread/metrics.jsonl) looks=$((looks + 1))
+    [ "$lines" = "$before" ] || looks=0
+    [ $looks -gt 9 ]
+}
+wait_for 60 blocked || fail "unread: it does not wait"
 kill -TERM $pid
 ends 10
 kill $reader

@@ -59,7 +59,7 @@ is_row() { # what the man page's table says of each
     group) to TERM "$pid $worker" ;; # every process of the control group, and once more as it is passed on
     worker) to TERM "$worker $pid" ;;
     warning) to USR1 $pid && sleep 0.1 && to TERM "$pid $worker" ;;
-    twice) to TERM $pid && sleep 0.3 && to TERM $pid ;;
+    twice) to TERM $pid && sleep 0.15 && to TERM $pid ;;
     interrupts) to INT "$pid $worker" && to INT $pid ;;
     hangup) to HUP "$pid $worker" && sleep 0.1 && to USR1 "$pid $worker" ;;
     request) "$MEOPT" stop runs/cut 2>stop.err ;;

@@ -135,6 +135,8 @@ static void this_machine_is_sampled_by_the_thread(void **state)
     struct monitor_snapshot s = {0};
     for (int i = 0; i < 200 && s.samples < 3; i++) {
         monitor_read(m, &s);
+        if (s.samples == 1) puts("sampled");
+        fflush(stdout);
         nanosleep(&(struct timespec){0, 50000000}, NULL);
     }
     assert_true(s.samples >= 3);
@@ -431,6 +433,8 @@ static int print(int argc, char **argv)
     struct monitor_snapshot s = {0};
     for (int i = 0; i < 600 && s.samples < samples; i++) {
         monitor_read(m, &s);
+        if (s.samples == 1) puts("sampled");
+        fflush(stdout);
         nanosleep(&(struct timespec){0, 50000000}, NULL);
     }
     printf("provider %s library %s note %s\n", s.provider, s.library, s.note);
