@@ -14,11 +14,6 @@ start() { # width height locale environment command...
     terminal "$width" "$height" "$locale" "$more" "cd runs; sh -c 'echo \$\$ >../pid; exec \"\$@\"' sh '$MEOPT' $*"
 }
 is_golden() { screen | cmp -s - "$golden/$1.txt"; }
-settled() { # in .15 s
-    screen >"$dir/before"
-    sleep 0.15
-    screen | cmp -s - "$dir/before"
-}
 check() { # NAME: the screen against the golden one, as soon as it is equal
     if [ -n "${MEOPT_UPDATE_GOLDEN:-}" ]; then
         mkdir -p "$golden"

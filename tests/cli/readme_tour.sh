@@ -27,7 +27,8 @@ sed -i 's/width: 512/width: 64/; s/depth: 7/depth: 2/; s/hidden: 2048/hidden: 25
 sed -n '/^## Tour/,/^## Documentation/s/^    //p' "$copy/README.md" | sed 's/  .*//' >"$dir/lines"
 [ "$(wc -l <"$dir/lines")" -ge 28 ] || fail "README's tour has $(wc -l <"$dir/lines") lines"
 PATH="$home/bin:$PATH"
-terminal 100 30 C.UTF-8 "HOME='$home' OMP_NUM_THREADS=2 PS1=" "sh -c 'cd \"$copy\"; stty -echo; exec sh'"
+hasten 4 # the dashboard of a run that has ended lingers
+terminal 100 30 C.UTF-8 "HOME='$home' OMP_NUM_THREADS=1 PS1=" "sh -c 'cd \"$copy\"; stty -echo; exec sh'"
 ended() { # CODE: of the line, within 5 minutes
     wait_for 300 on_screen "^line $number ends: " || fail "'$line' does not end"
     screen | grep -q "^line $number ends: $1\$" || fail "'$line' does not end with $1"

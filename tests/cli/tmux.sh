@@ -20,6 +20,11 @@ terminal() { # WIDTH HEIGHT LOCALE ENVIRONMENT COMMAND: runs it in $dir in a new
         "exec env -i PATH='$PATH' TERM=screen-256color LC_ALL=$3 $4 ASAN_OPTIONS='${ASAN_OPTIONS:-}' ${FAST_CLOCK:+FAST_CLOCK=$FAST_CLOCK LD_PRELOAD=$LD_PRELOAD LD_LIBRARY_PATH='$LD_LIBRARY_PATH'} sh '$dir/.$terminal'" \; set -w window-size manual
 }
 on_screen() { screen 2>/dev/null | grep -q -- "$1"; }
+settled() { # the screen does not change in .15 s
+    screen >"$dir/before"
+    sleep 0.15
+    screen | cmp -s - "$dir/before"
+}
 await() { # text on the screen, within a minute
     wait_for 60 on_screen "$1" || fail "no '$1' on the screen"
 }

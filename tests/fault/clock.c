@@ -1,6 +1,6 @@
-/* A library for LD_PRELOAD: time passes FAST_CLOCK times as fast for the process and for those that it starts,
- * so that pauses, intervals and time limits are short. Its clocks agree among these processes and start at the
- * true time. */
+/* A library for LD_PRELOAD: time passes FAST_CLOCK times as fast for the process and for those that it
+ * starts, so that pauses, intervals and time limits are short. Their clocks agree, and start at the true
+ * time. */
 #include "next.h"
 
 #include <poll.h>
@@ -16,7 +16,8 @@ static int64_t since; // nanoseconds of CLOCK_MONOTONIC
 REAL(int, clock_gettime, (clockid_t id, struct timespec *t), (id, t))
 REAL(int, poll, (struct pollfd * all, nfds_t count, int ms), (all, count, ms))
 REAL(int, nanosleep, (const struct timespec *t, struct timespec *left), (t, left))
-REAL(int, pthread_cond_timedwait, (pthread_cond_t * c, pthread_mutex_t *m, const struct timespec *t), (c, m, t))
+REAL(int, pthread_cond_timedwait, (pthread_cond_t * c, pthread_mutex_t *m, const struct timespec *t),
+     (c, m, t))
 
 static int64_t to_ns(const struct timespec *t) { return t->tv_sec * INT64_C(1000000000) + t->tv_nsec; }
 static struct timespec of_ns(int64_t ns) { return (struct timespec){ns / 1000000000, ns % 1000000000}; }

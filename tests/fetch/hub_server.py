@@ -83,6 +83,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(data[at : min(at + step, b + 1)])
             if "kill" in self.path:
                 time.sleep(0.02)
+                log.write("sent %d of %s\n" % (at + step, self.path))
             if "expires" in self.path and at == a:  # the connection is lost, and the address is not valid again
                 self.close_connection = True
                 return self.connection.shutdown(2)

@@ -30,7 +30,7 @@ take() { # NAME WIDTH HEIGHT AWAITED COMMAND [KEY...]
     await '? help'
     for key in "$@"; do keys "$key"; done
     await "$awaited"
-    sleep 1
+    wait_for 5 settled
     screen -e | python3 "$MEOPT_SOURCE/tests/make/screen_svg.py" "$width" >"$pictures/screen-$name.svg"
     stop
 }

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Lines of at most 110 columns, files of at most 600 lines, functions of at most 90 lines, and the layout of .clang-format. The layout is
-# compared if clang-format 14 is installed, because other versions differ.
+# compared if clang-format 14 is installed, because other versions differ. Tests wait for conditions (wait_for of tests/lib.sh): no script
+# sleeps .2 s or more, and what must hang is `tail -f /dev/null`. Benches measure over a time.
 set -eu
 SOURCE=${MEOPT_SOURCE:-$(cd "$(dirname "$0")/../.." && pwd)}
 cd "$SOURCE"
@@ -31,6 +32,10 @@ if [ -n "$found" ]; then
     echo "$found"
     exit 1
 fi
+sleeps() { grep -rnE --include='*.sh' '(^|[^$[:alnum:]_-])sleep +("?[1-9]|0?\.[2-9])' "$@"; } # DIRECTORY...
+printf '  s%s 0.2\n  x; s%s 1 # s%s 0.1\n  s%s 0.15\n' leep leep leep leep >"$work/planted.sh"
+[ "$(sleeps "$work" | wc -l)" = 2 ] || { echo "of two planted sleeps, $(sleeps "$work" | wc -l) are found"; exit 1; }
+! sleeps $(find tests -mindepth 1 -maxdepth 1 ! -name bench) || { echo "these sleep for a fixed time: use wait_for of tests/lib.sh"; exit 1; }
 version=$(clang-format --version 2>/dev/null | sed -n 's/.*version \([0-9]*\)\..*/\1/p' || true)
 if [ "$version" != 14 ]; then
     echo "layout not compared: clang-format 14 is wanted, '${version:-none}' is here; lengths are well"
