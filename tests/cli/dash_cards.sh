@@ -4,6 +4,7 @@
 # and the energy in compare. tests/gpu/card_telemetry.sh tests the writer.
 set -eu
 . "$MEOPT_SOURCE/tests/cli/tmux.sh"
+hasten 4 # the dashboard draws every half a second
 . "$MEOPT_SOURCE/tests/cli/dash_run.sh"
 for cards in 1 2 16; do dash_run "$dir/runs/run$cards" $cards 300; done
 start() { # WIDTH HEIGHT COMMAND...

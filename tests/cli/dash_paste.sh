@@ -3,6 +3,7 @@
 # bracketed paste and without. Stopping a run requires a word and Enter. Text fields accept pasted text.
 set -eu
 . "$MEOPT_SOURCE/tests/cli/tmux.sh"
+hasten 4 # the dashboard draws every half a second
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
 export OMP_NUM_THREADS=1
 few_images 64

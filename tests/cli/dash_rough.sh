@@ -3,6 +3,7 @@
 # screens show one run, the terminal has a hundred sizes, and there is no home directory for settings.
 set -eu
 . "$MEOPT_SOURCE/tests/cli/tmux.sh"
+hasten 4 # the dashboard draws every half a second
 . "$MEOPT_SOURCE/tests/cli/dash_run.sh"
 dash_run "$dir/runs/many" 16 300
 dash_run "$dir/runs/gone" 1 300

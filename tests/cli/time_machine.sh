@@ -3,6 +3,7 @@
 # the state at that step. Key r resumes from the previous checkpoint: in place from the newest one, else in a new run.
 set -eu
 . "$MEOPT_SOURCE/tests/cli/tmux.sh"
+hasten 4 # the dashboard draws every half a second
 . "$MEOPT_SOURCE/tests/cli/dash_run.sh"
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
 export OMP_NUM_THREADS=1

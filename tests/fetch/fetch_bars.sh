@@ -15,7 +15,7 @@ port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0));
 mkdir -p www config/meopt
 for name in photographs weights; do
     mkdir -p "tree/$name"
-    head -c 3000000 /dev/urandom | (cd "tree/$name" && split -b 30000 -a 3 - part)
+    head -c 2000000 /dev/urandom | (cd "tree/$name" && split -b 30000 -a 3 - part)
     tar -C tree -cf "www/$name.tar" "$name"
 done
 cat >nginx.conf <<END
@@ -34,7 +34,7 @@ nginx -c "$dir/nginx.conf" 2>nginx.log || { cat nginx.log; exit 1; }
 {
     echo 'sources:'
     for name in photographs weights; do
-        printf '  %s:\n    file: %s.tar\n    url: https://127.0.0.1:%s/%s.tar\n    top: %s\n    size_about: 3200000\n    trust_first_use: true\n' $name $name "$port" $name $name
+        printf '  %s:\n    file: %s.tar\n    url: https://127.0.0.1:%s/%s.tar\n    top: %s\n    size_about: 2200000\n    trust_first_use: true\n' $name $name "$port" $name $name
     done
 } >config/meopt/sources.yaml
 start() {
