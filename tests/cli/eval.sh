@@ -50,7 +50,7 @@ END
 form() { # NAME ARGUMENT...
     name=$1
     shift
-    "$MEOPT" train vit.yaml --run-dir . --name "$name" --no-dashboard --steps 2 model.width=192 model.hidden=768 model.depth=12 "$@" >out 2>log ||
+    "$MEOPT" train vit.yaml --run-dir . --name "$name" --no-dashboard --steps 2 model.width=192 model.hidden=768 model.depth=6 "$@" >out 2>log ||
         fail "$name: training: exit $?"
     "$MEOPT" plan "$name/config.yaml" --json >plan.json 2>log || fail "$name: plan: exit $?"
     check 0 "$name" --checkpoint last --json
