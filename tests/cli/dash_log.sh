@@ -47,7 +47,7 @@ stop
 mkdir "$dir/disk"
 if mount -t tmpfs -o size=256k none "$dir/disk" 2>/dev/null; then
     cleanup() {
-        server kill-server
+        end_terminals
         umount "$dir/disk"
     }
     dash_run "$dir/disk/full" 1 20

@@ -9,7 +9,11 @@ in_terminal() { # COMMAND ARGUMENT...: of tmux
     shift
     server "$command" -t "$terminal" "$@"
 }
-cleanup() { [ $terminals = 0 ] || server kill-server 2>/dev/null; }
+end_terminals() {
+    [ $terminals = 0 ] || server kill-server 2>/dev/null || :
+    rm -f "${TMUX_TMPDIR:-/tmp}/tmux-$(id -u)/meopt-$$" # which tmux leaves
+}
+cleanup() { end_terminals; }
 screen() { in_terminal capture-pane -p "$@"; }
 report() { [ -z "$terminal" ] || screen; }
 terminal() { # WIDTH HEIGHT LOCALE ENVIRONMENT COMMAND: runs it in $dir in a new terminal, then shows its status

@@ -7,7 +7,7 @@ for tool in nginx openssl python3; do command -v $tool >/dev/null || { echo "ski
 . "$MEOPT_SOURCE/tests/cli/tmux.sh"
 cleanup() {
     [ ! -s "$dir/pid" ] || kill "$(cat "$dir/pid")"
-    server kill-server
+    end_terminals
 }
 cd "$dir"
 openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out ca.pem -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1 >/dev/null 2>&1
