@@ -1,5 +1,5 @@
 /* A failed system call is not a bad image: the loader with files that cannot be opened or read, once or
- * always. This program defines open() and read() in front of the C library's. */
+ * always. This program defines open(), read() and nanosleep() in front of the C library's. */
 #include "core/base/file.h"
 #include "core/data/data.h"
 
@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -50,6 +51,16 @@ ssize_t read(int fd, void *to, size_t bytes)
         return -1;
     }
     return syscall(SYS_read, fd, to, bytes);
+}
+
+static _Atomic int64_t paused_ms;
+
+/* Takes no time: pauses between attempts are counted. */
+int nanosleep(const struct timespec *pause, struct timespec *rest)
+{
+    (void)rest;
+    paused_ms += pause->tv_sec * 1000 + pause->tv_nsec / 1000000;
+    return 0;
 }
 
 static char root[64];
@@ -148,7 +159,9 @@ static void a_permanent_failure_is_reported_with_its_file(void **state)
         fault.reason = rows[i / 2].reason;
         fault.at_read = i % 2;
         fault.left = 1000000;
+        paused_ms = 0;
         assert_int_equal(load(i & 2, ids, pixels, &err), rows[i / 2].code);
+        assert_true(paused_ms >= 1000); /* it may pass meanwhile */
         assert_non_null(strstr(err.file, "/c.jpg"));
         assert_non_null(strstr(err.what, strerror(rows[i / 2].reason)));
         fault.left = 0;
