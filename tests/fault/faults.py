@@ -187,9 +187,9 @@ def exhaust(found, chosen, tried):
     return cases
 
 
-def sample(found, chosen, count):
-    """So many, spread over calls, k and errors by the seed."""
-    random_, cases = random.Random(SEED), []
+def sample(name, found, chosen, count):
+    """So many, spread over calls, k and errors by the seed, for each command others."""
+    random_, cases = random.Random("%d %s" % (SEED, name)), []
     everything = [(call, how) for call in chosen for how in FAILURES[call] if found[call]]
     random_.shuffle(everything)
     for turn in range(count if everything else 0):
@@ -250,14 +250,14 @@ def commands(shim, train):
     work = shim.work
     always = {1, 5, 12}
     return [
-        Train("train", 40, work + "/fresh", train, always | {3, 7, 9}),
-        Train("teacher", 20, work + "/fresh", train + ["train.cache_teacher=true"], always | {3, 7, 9}),
-        Resume("resume", 40, work + "/stopped", ["train", "--resume", "run"], always | {3, 7, 9}, 2),
-        Resume("finished", 20, work + "/done", ["train", "--resume", "run"], always | {3, 7, 9}, 3),
-        Fetch("fetch", 40, None, ["fetch", "sample", "--dest", ".", "--quiet"], always | {3, 4, 9}),
+        Train("train", 16, work + "/fresh", train, always | {3, 7, 9}),
+        Train("teacher", 8, work + "/fresh", train + ["train.cache_teacher=true"], always | {3, 7, 9}),
+        Resume("resume", 16, work + "/stopped", ["train", "--resume", "run"], always | {3, 7, 9}, 2),
+        Resume("finished", 8, work + "/done", ["train", "--resume", "run"], always | {3, 7, 9}, 3),
+        Fetch("fetch", 16, None, ["fetch", "sample", "--dest", ".", "--quiet"], always | {3, 4, 9}),
         OneFile(
             "config",
-            40,
+            24,
             work + "/fresh",
             ["config", "set", "tiny.yaml", "optim.lr=3.0e-4", "train.steps=7"],
             always | {7, 9},
@@ -265,7 +265,7 @@ def commands(shim, train):
         ),
         OneFile(
             "export",
-            40,
+            20,
             work + "/done",
             ["export", "run", "-o", "student.safetensors"],
             always | {3, 7},
@@ -273,7 +273,7 @@ def commands(shim, train):
         ),
         OneFile(
             "export-pt",
-            30,
+            12,
             work + "/done",
             ["export", "run", "--format", "pt", "-o", "student.pt"],
             always | {3, 7},
@@ -281,13 +281,13 @@ def commands(shim, train):
         ),
         Compare(
             "compare",
-            40,
+            20,
             work + "/two",
             ["compare", "a", "b", "--html", "page.html"],
             always | {3, 7},
             "page.html",
         ),
-        Attach("attach", 40, work + "/done", ["attach", "run"], always | {2, 3, 7}),
+        Attach("attach", 12, work + "/done", ["attach", "run"], always | {2, 3, 7}),
     ]
 
 
@@ -304,7 +304,7 @@ def main():
         begun, area = time.time(), work + "/area"
         calls = undisturbed(command, shim, area, [area, work + "/data"])
         found = places(command, shim, area, [area, work + "/data"], chosen)
-        cases = exhaust(found, chosen, tried) if long_form else sample(found, chosen, int(command.cases * times))
+        cases = exhaust(found, chosen, tried) if long_form else sample(command.name, found, chosen, int(command.cases * times))
 
         def some(own, cases):
             tally, area = Tally(), own.work + "/area"

@@ -306,7 +306,7 @@ def main():
         if isinstance(command, Attach) or only and command.name not in only:
             continue
         journal = written_down(command, shim, area)
-        chosen = states(journal, 0 if long_form else int(command.cases * times) // 4)
+        chosen = states(journal, 0 if long_form else int(command.cases * times) // 2)
         violations = sum(
             shared_out(shim, chosen, lambda own, some: replay(command, journal, own, some))
         )

@@ -7,7 +7,7 @@ command -v python3 >/dev/null || { echo "skipped: no python3"; exit 77; }
 server=
 trap 'test -z "$server" || kill "$server" 2>/dev/null || true; rm -rf "$work"' EXIT
 cd "$work"
-export XDG_STATE_HOME="$work/state" XDG_CONFIG_HOME="$work/config" no_proxy='*' MEOPT_FETCH_STALL_SECONDS=2
+export XDG_STATE_HOME="$work/state" XDG_CONFIG_HOME="$work/config" no_proxy='*' MEOPT_FETCH_STALL_SECONDS=2 MEOPT_FETCH_PAUSE_SCALE=0.01
 mkdir -p tree/COCO2014/train2014 other/COCO2014
 i=0
 while [ $i -lt 40 ]; do
@@ -93,7 +93,6 @@ fetch chunked 0
 fetch encoding 0
 if grep -q 'accept-encoding' log; then fail "encoding: Accept-Encoding was sent"; fi
 # a server that never gets on is given up, with bytes or without
-export MEOPT_FETCH_PAUSE_SCALE=0.01
 fetch never-whole 4
 test "$(asked never-whole)" -le 18 || fail "never-whole: $(asked never-whole) requests"
 fetch dribble 4
@@ -104,7 +103,6 @@ test "$(asked always-new)" -le 20 || fail "always-new: $(asked always-new) reque
 fetch dead 4
 fetch endless 4
 test "$(asked endless)" -le 18 || fail "endless: $(asked endless) requests"
-unset MEOPT_FETCH_PAUSE_SCALE
 fetch huge 5
 test "$(asked huge)" -le 2 || fail "huge: $(asked huge) requests"
 fetch gone 4

@@ -7,7 +7,7 @@ set -eu
 train() { # NAME DEVICE STEPS KEY=VALUE...
     name=$1 device=$2 steps=$3
     shift 3
-    "$MEOPT" train "$work/configs/$config.yaml" "device.type=$device" "train.steps=$steps" train.log_every=1 train.batch_size=4 --run-dir "$work" --name "$name" --json "$@" >"$work/$name.out" 2>"$work/log"
+    "$MEOPT" train "$work/configs/$config.yaml" "device.type=$device" "train.steps=$steps" train.log_every=1 train.batch_size=4 data.image_size=28 --run-dir "$work" --name "$name" --json "$@" >"$work/$name.out" 2>"$work/log"
 }
 close() { # RUN RUN TOLERANCE: losses and norms of all steps
     python3 - "$work/$1/metrics.jsonl" "$work/$2/metrics.jsonl" "$3" <<'PY' || fail "$1 and $2 differ"
@@ -48,7 +48,7 @@ count() { sed "s/.*\"$2\":\([0-9]*\).*/\1/" "$work/$1"; }
 [ $(($(count graphs launches) * 4)) -lt $(($(count plain launches) * 3)) ] || fail "graphs save no launches: $(cat "$work/graphs" "$work/plain")"
 classes() { tr ',{}' '\n\n\n' | sed -nE 's/^ *"(weights|gradients|optimizer|activations|teacher|data)": *([0-9]+).*/\1 \2/p'; }
 for name in hip cpu; do
-    "$MEOPT" plan "$work/configs/$config.yaml" device.type=$name train.batch_size=4 --json 2>"$work/log" | classes >"$work/planned"
+    "$MEOPT" plan "$work/configs/$config.yaml" device.type=$name train.batch_size=4 data.image_size=28 --json 2>"$work/log" | classes >"$work/planned"
     tail -1 "$work/$name/metrics.jsonl" | classes >"$work/measured"
     cmp "$work/planned" "$work/measured" || fail "$name: what is held is not what was planned"
 done

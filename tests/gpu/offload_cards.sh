@@ -5,7 +5,7 @@
 set -eu
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
 . "$MEOPT_SOURCE/tests/gpu/fake_cards.sh"
-set -- "$work/configs/quickstart_dinov2.yaml" train.batch_size=2 train.steps=3 device.cards=0 --run-dir runs --no-dashboard
+set -- "$work/configs/quickstart_dinov2.yaml" train.batch_size=2 train.steps=3 data.image_size=28 device.cards=0 --run-dir runs --no-dashboard
 for try in hip:none hip:host hip:nvme cuda:none cuda:host; do
     place=${try#*:}
     "$MEOPT" train "$@" device.type="${try%:*}" optim.offload="$place" --name "$try" >log 2>&1 || fail "$try: exit $?"

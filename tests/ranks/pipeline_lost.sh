@@ -15,12 +15,12 @@ END_OF_TEXT
 cat >gpt.yaml <<'END_OF_CONFIG'
 model: {family: llama, init: random, vocabulary: 256, context: 32, width: 32, depth: 4, heads: 4, kv_heads: 2, hidden: 48}
 data: {root: train.txt, end: 10}
-train: {objective: language, global_batch: 16, micro_batch: 2, batch_size: 8, checkpoint_steps: 20, precision: fp32}
+train: {objective: language, global_batch: 16, micro_batch: 2, batch_size: 8, checkpoint_steps: 5, precision: fp32}
 optim: {lr: 1.0e-3, warmup_steps: 5}
 device: {type: cpu}
 END_OF_CONFIG
 mkdir scratch
-total=200
+total=100
 "$MEOPT" train gpt.yaml train.steps=$total --no-dashboard --run-dir runs --name whole >log 2>&1 || fail "one rank"
 
 begin() { # RANKS NAME STAGES MORE...: in the background
@@ -81,7 +81,7 @@ lost 4 2 3 KILL
 truncate -s 65536 counters
 code=0
 timeout 60 env LD_LIBRARY_PATH="$MEOPT_BUILD/tests${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" MEOPT_URING=0 LD_PRELOAD=libfault.so FAULT_SHARED="$work/counters" \
-    FAULT_UNDER="$work/scratch" FAULT_CALL=write FAULT_K=300 FAULT_ERRNO=5 "$MEOPT" train gpt.yaml train.steps=$total dist.pipeline=2 optim.offload=nvme optim.offload_dir="$work/scratch" \
+    FAULT_UNDER="$work/scratch" FAULT_CALL=write FAULT_K=200 FAULT_ERRNO=5 "$MEOPT" train gpt.yaml train.steps=$total dist.pipeline=2 optim.offload=nvme optim.offload_dir="$work/scratch" \
     --workers 4 --no-dashboard --run-dir runs --name alone >log 2>&1 || code=$?
 [ "$code" != 0 ] || fail "a rank whose scratch file cannot be written: exit 0"
 named alone 2 -1 "$code"

@@ -5,35 +5,40 @@ set -eu
 . "$MEOPT_SOURCE/tests/lib.sh"
 dir=$work
 
-# The code of a tree without comments and texts, one file; what takes a tower in another.
+# The reads of a tree: "train.steps" from code without comments and texts, "tower->width" where a tower is taken.
 code() { # tree
-    find "$1/core" "$1/cli" -name '*.[ch]' ! -path '*/core/config/*' | sort >"$dir/files"
-    while IFS= read -r file; do
-        sed 's/"[^"]*"//g' "$file" | awk '{
+    (cd "$1" && find core cli -name '*.[ch]' ! -path 'core/config/*' -print0 | LC_ALL=C xargs -0 sed -s 's/"[^"]*"//g; $s/$/\n\f/') | LC_ALL=C awk '
+        function end_of_file() {
+            if (text ~ /struct config_(tower|images)/) towers = towers text
+            printf "%s", text
+            text = ""
+        }
+        /^\f/ { end_of_file(); inside = 0; next }
+        {
             while (length($0)) {
                 end = inside ? index($0, "*/") : index($0, "/*")
-                if (!inside) printf "%s", end ? substr($0, 1, end - 1) : $0
+                if (!inside) text = text (end ? substr($0, 1, end - 1) : $0)
                 if (!end) break
                 $0 = substr($0, end + 2)
                 inside = !inside
             }
-            print ""
-        }' >"$dir/plain"
-        cat "$dir/plain" >&3
-        if grep -q 'struct config_\(tower\|images\)' "$dir/plain"; then cat "$dir/plain" >&4; fi
-    done <"$dir/files" 3>"$dir/all" 4>"$dir/towers"
+            text = text "\n"
+        }
+        END { printf "%s", towers >FILE }' FILE="$dir/towers" >"$dir/all"
+    end='([^a-z_0-9 =]| +[^ =]| *==|$)' # of the name, with no assignment behind it
+    { LC_ALL=C grep -oE "(->|[a-z]\\.)[a-z_]+\\.[a-z_0-9]+$end" "$dir/all"; LC_ALL=C grep -oE "(tower|images)->[a-z_0-9]+$end" "$dir/towers"; } |
+        sed -E 's/^(->|[a-z]\.)//; s/([a-z_]+(\.|->)[a-z_0-9]+).*/\1/' | sort -u >"$dir/reads"
 }
-end='([^a-z_0-9 =]| +[^ =]| *==|$)' # of the name, with no assignment behind it
 unread() { # keys on stdin
     while read -r key; do
-        grep -qE "(->|[a-z]\\.)$(echo "$key" | sed 's/\./\\./')$end" "$dir/all" && continue
         case $key in
-        model_[ts].*) grep -qE "tower->${key#*.}$end" "$dir/towers" && continue ;;
-        data.* | data_s.*) grep -qE "images->${key#*.}$end" "$dir/towers" && continue ;;
         train.precision) # is what the towers' dtype is where they say nothing, and these are read
             [ "$("$MEOPT" config list "$MEOPT_SOURCE/configs/dinov2.yaml" train.precision=fp32 | grep -c '^model_[ts].dtype = fp32')" = 2 ] && continue ;;
+        model_[ts].*) set -- "tower->${key#*.}" ;;
+        data.* | data_s.*) set -- "images->${key#*.}" ;;
+        *) set -- "$key" ;;
         esac
-        echo "$key"
+        grep -qxF -e "$key" -e "$1" "$dir/reads" || echo "$key"
     done
 }
 "$MEOPT" config list | sed -n 's/^  \([a-z_]*\.[a-z_0-9]*\) .*/\1/p' >"$dir/keys"

@@ -30,7 +30,7 @@ restore() { cp -p "original/${1#sample/}" "$1"; }
 begin() { # NAME ARGUMENT...
     name=$1 code=0
     shift
-    "$MEOPT" train configs/quickstart_dinov2.yaml train.steps=8 train.batch_size=4 --stop-after 2 --run-dir . --name "$name" "$@" >out 2>log || code=$?
+    "$MEOPT" train configs/quickstart_dinov2.yaml train.steps=8 train.batch_size=4 data.image_size=28 --stop-after 2 --run-dir . --name "$name" "$@" >out 2>log || code=$?
     [ $code = 10 ] || fail "the first steps: exit $code"
 }
 resume() { # CODE NAME ARGUMENT...
@@ -117,7 +117,7 @@ alter student/model-00002-of-00002.safetensors
 refused shards student model_s.weight
 
 # Two ranks, as of two hosts whose disks differ under one name.
-export FAKE_CARDS=2 FAKE_NCCL_PCIE=1 OMP_NUM_THREADS=1 MEOPT_RCCL_LIBRARY="$fakes/libfake_rccl.so" MEOPT_RANKS_ADDRESS=127.0.0.1
+export FAKE_CARDS=2 FAKE_NCCL_PCIE=1 MEOPT_RCCL_LIBRARY="$fakes/libfake_rccl.so" MEOPT_RANKS_ADDRESS=127.0.0.1
 export MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1
 cp -rp original there
 mkdir there/sample
@@ -125,7 +125,7 @@ mv there/COCO2014 there/ModelWeight there/sample/
 here=/proc/self/cwd
 rank() { # RANK: $started
     RANK=$1 "$MEOPT" train "$work/configs/quickstart_dinov2.yaml" model_t.weight=$here/$teacher model_s.weight=$here/$student data.root=$here/sample/COCO2014 \
-        train.global_batch=4 train.micro_batch=1 train.batch_size=1 train.steps=2 device.type=hip device.cards="$1" --run-dir "$work/runs" --name "$name" \
+        train.global_batch=4 train.micro_batch=1 train.batch_size=1 train.steps=1 data.image_size=28 device.type=hip device.cards="$1" --run-dir "$work/runs" --name "$name" \
         >"$work/log.$1" 2>&1 &
     started=$!
 }

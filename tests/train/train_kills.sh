@@ -1,15 +1,14 @@
 #!/bin/sh
 # A run killed with SIGKILL at random moments, the worker, the supervisor or both, and resumed each time equals the one that was left
 # alone: metrics (without times), model and optimizer state, byte for byte; and nothing of the killed ones is left. Every step is
-# saved, one checkpoint or two are kept, so that kills meet saves. 50 kills; MEOPT_LONG=1: 1,000. MEOPT_KILL_SEED draws other moments.
+# saved, one checkpoint or two are kept, so that kills meet saves. 20 kills; MEOPT_LONG=1: 1,000. MEOPT_KILL_SEED draws other moments.
 set -eu
-kills=50
+kills=20
 [ "${MEOPT_LONG:-0}" = 1 ] && kills=1000
 seed=${MEOPT_KILL_SEED:-1}
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
 few_images 8
-export OMP_NUM_THREADS=1
-steps=24
+steps=12
 set -- "$work/configs/quickstart.yaml" train.steps=$steps train.checkpoint_steps=1 train.batch_size=4 data.workers=1 --run-dir "$work"
 fail() {
     echo "FAILED after $killed kills, seed $seed: $*" >&2
@@ -84,5 +83,5 @@ while [ $killed -lt $kills ]; do
     same
     chains=$((chains + 1))
 done
-[ $half -gt $((kills / 50)) ] || fail "only $half kills met a save"
+[ $half -ge $((kills / 20)) ] || fail "only $half kills met a save"
 echo "seed $seed: $killed kills, $resumes resumes, $half of them amid a save, $chains runs: the same bytes"
