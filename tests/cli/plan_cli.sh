@@ -11,10 +11,23 @@ expect() { # code command...
     "$@" >out 2>err || code=$?
     [ "$code" = "$want" ] || fail "exit $code, expected $want: $*"
 }
-json() { # EXPRESSION of the plan j in out
-    python3 -c 'import json, sys
-assert eval(sys.argv[1], {"j": json.load(open("out"))})' "$1" || fail "not so: $1"
+checks=0
+check() { # Python on stdin, of the plan j in out: run_checks runs all, for a start of Python each would take most of the time
+    checks=$((checks + 1))
+    cp out "plan.$checks"
+    cat >"check.$checks"
 }
+json() { echo "assert ($1)" | check; } # EXPRESSION
+run_checks() {
+    python3 - $checks <<'END' || fail "see above"
+import json, sys
+for n in range(1, int(sys.argv[1]) + 1):
+    text = open(f"check.{n}").read()
+    try: exec(text, {"j": json.load(open(f"plan.{n}"))})
+    except Exception: sys.exit(f"{text}\n{sys.exc_info()}")
+END
+}
+number() { sed -n "s/^ *\"$1\": *\([0-9]*\).*/\1/p" | head -n 1; } # KEY
 for name in eva_clip open_clip dinov2 quickstart; do "$MEOPT" config new $name >/dev/null; done
 
 while read -r name without with; do
@@ -39,13 +52,11 @@ expect 2 "$MEOPT" plan
 # With train.memory the plan is that of the run: its peak is the chosen one, below the limit.
 expect 0 "$MEOPT" plan eva_clip.yaml --card-memory 64G --json train.memory=8GiB --explain all
 [ "$(sed -n 's/.*"peak_bytes": \([0-9]*\).*/\1/p' out | head -n 1)" -le 8589934592 ] || fail "the plan's peak is above train.memory"
-python3 - out <<'END' || fail "--explain and --what-if are not those of the chosen keys"
-import json, sys
-plan = json.load(open(sys.argv[1]))
-for name, size in plan["classes"].items():
+check <<'END'
+for name, size in j["classes"].items():
     assert abs(sum(r["bytes"] for r in plan["tensors"] if r["class"] == name) - size) <= 64, name
-now = [r for r in plan["what_if"] if r["keys"] == ""]
-assert now and all(r["peak_bytes"] == plan["peak_bytes"] for r in now if r["possible"]), now
+now = [r for r in j["what_if"] if r["keys"] == ""]
+assert now and all(r["peak_bytes"] == j["peak_bytes"] for r in now if r["possible"]), now
 END
 
 expect 7 "$MEOPT" plan eva_clip.yaml --card-memory 4G
@@ -63,9 +74,8 @@ grep -q '"step_s": 68.3' out || fail "68 TFLOP at 1 TFLOP/s"
 grep -q '"sent_bytes_per_step": 455[89]' out || fail "bytes sent"
 
 # What several ranks may hold in parts is among the settings, with what it costs; of one rank there is nothing to part.
-python3 - out <<'END' || fail "dist.shard among the settings"
-import json, sys
-rows = {r["name"]: r for r in json.load(open(sys.argv[1]))["what_if"]}
+check <<'END'
+rows = {r["name"]: r for r in j["what_if"]}
 whole, states, weights = rows["balanced"], rows["+ shard: optimizer"], rows["+ shard: parameters"]
 assert rows["+ shard: gradients"]["keys"] == "dist.shard=gradients"
 assert weights["peak_bytes"] < states["peak_bytes"] < whole["peak_bytes"], rows
@@ -89,9 +99,8 @@ done
 expect 0 "$MEOPT" plan eva_clip.yaml --ranks 12 --bandwidth 19.4 --step-ms 2000
 [ "$(awk '/efficiency/ { on = 1; next } on && NF == 6 { printf "%s ", $1 }' out)" = "1 2 4 8 12 " ] || fail "rows of the table"
 expect 0 "$MEOPT" plan eva_clip.yaml --ranks 4 --bandwidth 10 --latency 0 --step-ms 1000 optim.gradients=keep --json
-python3 - out <<'END' || fail "kept gradients: their sums overlap"
-import json, sys
-p = json.load(open(sys.argv[1]))
+check <<'END'
+p = j
 rows = p["scaling"]
 assert [r["ranks"] for r in rows] == [1, 2, 4]
 assert abs(rows[2]["sums_s"] - p["sent_bytes_per_step"] / 10e9) < 1e-9, rows
@@ -107,7 +116,7 @@ for memory in 64G 14G 12.5G 4G; do
         dist.pipeline=1 >out-$memory 2>err || code=$?
     [ $code = 0 ] || [ $code = 7 ] || fail "--advise: exit $code"
 done
-python3 - <<'END' || fail "--advise"
+check <<'END'
 import json
 advice = {m: json.load(open("out-" + m))["advice"] for m in ("64G", "14G", "12.5G", "4G")}
 a = advice["64G"]
@@ -122,9 +131,8 @@ END
 # Six micro-batches on four ranks: a step is that of the ranks with two, in each choice.
 expect 0 "$MEOPT" plan eva_clip.yaml device.type=hip --ranks 4 --advise --json train.micro_batch=8 train.global_batch=48 --gflops 1000 \
     --bandwidth 18
-python3 - out <<'END' || fail "--advise: ranks with fewer images"
-import json, sys
-plan = json.load(open(sys.argv[1]))
+check <<'END'
+plan = j
 rows = [r for r in plan["advice"]["options"] if r["possible"]]
 assert plan["batch_images"] == 16 and len(rows) > 2, plan
 assert all(0 < r["efficiency"] <= 1.01 for r in rows), rows
@@ -138,9 +146,8 @@ json '0.45 < j["advice"]["options"][5]["sent_bytes_per_step"] / j["advice"]["opt
 # Pipelines: those that divide a node or consist of whole ones, for the same images and clipping; what a pipeline refuses has its reason.
 gpt=$MEOPT_SOURCE/configs/gpt_1_3b.yaml
 expect 0 "$MEOPT" plan "$gpt" device.type=hip --ranks 16 --nodes 4 --advise --bandwidth 18 --network 3 --step-ms 1000 --card-memory 64G --json
-python3 - out <<'END' || fail "--advise: pipelines"
-import json, sys
-options = json.load(open(sys.argv[1]))["advice"]["options"]
+check <<'END'
+options = j["advice"]["options"]
 assert [o["stages"] for o in options] == [1] * 3 + [2] * 3 + [4] * 3 + [8] * 3 + [16], options
 whole, two, sixteen = options[0], options[3], options[12]
 assert two["keys"] == "dist.pipeline=2 dist.shard=none train.global_batch=16 optim.clip_mode=previous", two
@@ -149,7 +156,7 @@ assert sixteen["sent_bytes_per_step"] < whole["sent_bytes_per_step"] and not who
 assert sum(o["chosen"] for o in options) == 1
 END
 expect 0 "$MEOPT" plan "$gpt" device.type=hip --ranks 2 dist.pipeline=2 train.global_batch=2 optim.clip_mode=previous --card-memory 64G --json
-pair=$(python3 -c 'import json; print(json.load(open("out"))["peak_bytes"])')
+pair=$(number peak_bytes <out)
 expect 0 "$MEOPT" plan "$gpt" device.type=hip --ranks 2 --node-ranks 2 --advise --card-memory 64G --json
 json '[o["peak_bytes"] for o in j["advice"]["options"] if o["stages"] == 2] == ['"$pair"']'
 expect 0 "$MEOPT" plan eva_clip.yaml --ranks 8 --advise train.rounds=depth train.micro_batch=8 --json
@@ -197,15 +204,21 @@ mkdir -p sample && tar -xzf "$MEOPT_SOURCE/configs/sample/ModelWeight.tar.gz" -C
 expect 0 "$MEOPT" plan here/quickstart.yaml --json
 json 'j["teacher"]["width"] == j["student"]["width"] == 88' # from the checkpoints
 # What is streamed and offloaded is so of MEOpt, and not of what it is compared with.
-published() { "$MEOPT" plan dinov2.yaml "$@" --what-if --json | python3 -c 'import json,sys; r=json.load(sys.stdin); print(r["published"]["here_without_mib"], [[w["possible"], w["peak_bytes"]] for w in r["what_if"][:2]])'; }
-[ "$(published)" = "$(published model_t.place=streamed model_s.place=streamed optim.offload=nvme)" ] || fail "the baseline is streamed"
+expect 0 "$MEOPT" plan dinov2.yaml --what-if --json
+cp out resident
+expect 0 "$MEOPT" plan dinov2.yaml model_t.place=streamed model_s.place=streamed optim.offload=nvme --what-if --json
+check <<'END'
+import json
+alone, streamed = ((p["published"]["here_without_mib"], [(w["possible"], w["peak_bytes"]) for w in p["what_if"][:2]]) for p in (json.load(open("resident")), j))
+assert alone == streamed, (alone, streamed)
+END
 # The lifetime of a drive follows from the bytes written per day.
 expect 0 "$MEOPT" plan dinov2.yaml optim.offload=nvme --step-ms 34000
 cp out lasts
 expect 0 "$MEOPT" plan dinov2.yaml optim.offload=nvme --json
-python3 - <<'END' || fail "how long a drive lasts: $(grep '^offload' lasts)"
-import json, re
-day = json.load(open("out"))["offload_written_bytes_per_step"] / 34 * 86400
+check <<'END'
+import re
+day = j["offload_written_bytes_per_step"] / 34 * 86400
 printed = re.search(r" ([0-9.e+]+) TB .* 600 TBW .*?([0-9.e+]+) days", open("lasts").read())
 assert abs(float(printed[1]) / (day / 1e12) - 1) < 0.01 and abs(float(printed[2]) / (600e12 / day) - 1) < 0.01, day
 END
@@ -216,14 +229,17 @@ done
 # On a card the scratch is the card's, whether it is here or not, and its memory is known where it is.
 fakes=$MEOPT_BUILD/tests
 if [ -f "$fakes/libfake_cuda.so" ]; then
-    workspace() { "$MEOPT" plan dinov2.yaml "device.type=$1" --json | python3 -c 'import json,sys; print(json.load(sys.stdin)["classes"]["workspace"])'; }
+    workspace() { "$MEOPT" plan dinov2.yaml "device.type=$1" --json | number workspace; }
     export MEOPT_CUDA_LIBRARY="$fakes/libfake_cuda.so" MEOPT_HIP_LIBRARY=/nowhere.so MEOPT_CUBLASLT_LIBRARY=none
     [ "$(workspace cuda)" != "$(workspace cpu)" ] || fail "scratch of a card"
     # whose driver is not here, as on a login node: its libraries are as they usually are, and that is said
     [ $(($(workspace cuda) + (32 << 20))) = "$(workspace hip)" ] || fail "scratch of a card that is not here"
     for ranks in 1 2; do "$MEOPT" plan dinov2.yaml device.type=hip --ranks $ranks --json >ranks$ranks; done
-    python3 -c 'import json; a, b = (json.load(open("ranks%d" % n)) for n in (1, 2))
-assert a["libraries_assumed"] and b["classes"]["comm"] >= a["classes"]["comm"] + (32 << 20), b["classes"]' || fail "what ranks of cards that are not here exchange"
+    check <<'END'
+import json
+a, b = (json.load(open("ranks%d" % n)) for n in (1, 2))
+assert a["libraries_assumed"] and b["classes"]["comm"] >= a["classes"]["comm"] + (32 << 20), b["classes"]
+END
     [ $(($(workspace cuda) + (32 << 20))) = "$(MEOPT_CUBLASLT_LIBRARY=$fakes/libfake_cublaslt.so workspace cuda)" ] || fail "scratch of cuBLASLt"
     expect 0 "$MEOPT" plan dinov2.yaml device.type=cuda
     grep -q '^fits 8192.0 MiB (cuda:0 Emulated card' out || fail "memory of the card"
@@ -235,6 +251,6 @@ assert a["libraries_assumed"] and b["classes"]["comm"] >= a["classes"]["comm"] +
     json 'j["fits"] is None and j["card_bytes"] is None and j["libraries_assumed"]'
     MEOPT_CUDA_LIBRARY=/nowhere.so expect 0 "$MEOPT" plan dinov2.yaml 'device.cards=[0,1]'
     grep -q 'device.type=auto ' err || fail "planned for the CPU without a warning"
-    true
 fi
+run_checks
 echo ok

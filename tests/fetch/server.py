@@ -100,8 +100,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 self.ranged(data, '"one"', shift=7)
         elif mode == "wrong-total":
             self.ranged(data, '"one"', total=None if n <= 2 else len(data) + 99, stop_at=third if n == 2 else None)
-        elif mode == "stall":  # sends a third, then nothing
-            self.ranged(data, '"one"', stop_at=None if probe or n > 2 else third, hang=n == 2)
+        elif mode in ("stall", "stall-early"):  # sends a third or little, then nothing
+            part = third if mode == "stall" else 1000
+            self.ranged(data, '"one"', stop_at=None if probe or n > 2 else part, hang=n == 2)
         elif mode == "busy":
             if n <= 2:
                 self.send(503, b"<html>busy</html>", [("Retry-After", "1")])

@@ -36,13 +36,18 @@ grep -q '"side_copies":[1-9]' "$work/three" || fail "no image is copied in paral
 FAKE_GRAPH=void train void hip 3
 grep -q '^warning: graphs: off: .*(901)' "$work/log" || fail "a recording that came to nothing is hushed up"
 same hip void 3
-FAKE_COUNT=$work/graphs train micro hip 3 train.micro_batch=1 optim.gradients=keep
-for late in 1 2 -1; do # what is missing shows as another result: an event where one stream works late and the other at once, a wait where all do
-    FAKE_LATE=$late train late$late hip 3 train.micro_batch=1 optim.gradients=keep
-    same micro late$late 3
-done
-MEOPT_GRAPHS=none FAKE_COUNT=$work/plain train single hip 3 train.micro_batch=1 optim.gradients=keep
-same micro single 3
+micro="train.micro_batch=1 optim.gradients=keep"
+# shellcheck disable=SC2086
+{
+    train micro hip 3 $micro
+    for late in 1 2 -1; do # what is missing shows as another result: an event where one stream works late and the other at once, a wait where all do
+        FAKE_LATE=$late train late$late hip 3 $micro
+        same micro late$late 3
+    done
+    FAKE_COUNT=$work/graphs train large hip 3 $micro data.image_size=56
+    MEOPT_GRAPHS=none FAKE_COUNT=$work/plain train single hip 3 $micro data.image_size=56
+}
+same large single 3
 count() { sed "s/.*\"$2\":\([0-9]*\).*/\1/" "$work/$1"; }
 [ "$(count plain graphs)" = 0 ] && [ "$(count graphs graphs)" -gt 0 ] || fail "no graphs are started"
 [ $(($(count graphs launches) * 4)) -lt $(($(count plain launches) * 3)) ] || fail "graphs save no launches: $(cat "$work/graphs" "$work/plain")"

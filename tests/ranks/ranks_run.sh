@@ -6,6 +6,7 @@ set -eu
 command -v python3 >/dev/null || { echo "no python3"; exit 77; }
 . "$MEOPT_SOURCE/tests/lib.sh"
 cd "$work"
+logs='log*'
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_btl_vader_single_copy_mechanism=none OMP_NUM_THREADS=1
 unset MEOPT_RANKS_ADDRESS
 mpi=
@@ -119,21 +120,25 @@ if [ "$mpi" ]; then # one that fails alone, while it loads, says why before MPI 
     grep -q '"message": "rank 1 (host .* Input/output error' runs/alone/state.json || fail "the reason is lost: $(cat runs/alone/state.json)"
 fi
 
+train 10 moved 4 --workers 3 --stop-after 2
+"$MEOPT" train --resume runs/moved --workers 2 >log 2>&1 || fail "continues on other ranks"
+equal moved 4
 # A run of ranks, and one of them gets a signal once there is a checkpoint.
+same="${same%=*}=10"
 rank_pid() { python3 -c 'import json, sys
 print([r["pid"] for r in json.load(open(sys.argv[1]))["ranks"] if r["rank"] == int(sys.argv[2])][0])' "runs/$1/live.json" "$2"; }
 left() { grep -lz "^runs/$1\$" /proc/[0-9]*/cmdline 2>/dev/null || true; } # of the workers of a run
 ended() { ! grep -q '^State:.[^Z]' "/proc/$supervisor/status" 2>/dev/null; } # the shell may have taken its end already
-hurt() { # exit code, name, rank, signal, more. Under other load a run may end before we see that it has begun: then once more
-    want=$1 name=$2 rank=$3 number=$4 hit=
-    shift 4
+hurt() { # exit code, name, rank, signal, steps, more. Under other load a run may end before we see that it has begun: then once more
+    want=$1 name=$2 rank=$3 number=$4 total=$5 hit=
+    shift 5
     for try in 1 2 3 4 5; do
         rm -rf "runs/$name"
         # shellcheck disable=SC2086
-        "$MEOPT" train configs/quickstart_dinov2.yaml $same train.steps="$total" --run-dir runs --name "$name" "$@" >log 2>&1 &
+        "$MEOPT" train configs/quickstart_dinov2.yaml $same train.steps="$total" --run-dir runs --name "$name" "$@" >"log.$name" 2>&1 &
         supervisor=$!
-        wait_for 30 eval '{ [ -e "runs/$name/ckpt/LATEST" ] && rank_pid "$name" "$rank" >pid 2>/dev/null && [ "$(cat pid)" -gt 0 ]; } || ended' || fail "$name did not begin"
-        if ! ended && kill "-$number" "$(cat pid)" 2>/dev/null; then
+        wait_for 30 eval '{ [ -e "runs/$name/ckpt/LATEST" ] && rank_pid "$name" "$rank" >"pid.$name" 2>/dev/null && [ "$(cat "pid.$name")" -gt 0 ]; } || ended' || fail "$name did not begin"
+        if ! ended && kill "-$number" "$(cat "pid.$name")" 2>/dev/null; then
             hit=yes
             break
         fi
@@ -164,20 +169,18 @@ killed_early() {
     [ "$code" = 14 ] && grep -q '^meopt: rank 1 .*signal 9\>' log || fail "killed before it joined: $code"
 }
 [ ! -f "$MEOPT_BUILD/tests/libfault.so" ] || killed_early
-total=5000
-hurt 14 killed 1 KILL --workers 3
-grep -q "^meopt: rank 1 (host .*, pid $(cat pid)) .*signal 9\\>" log || fail "the rank that was killed is named"
+# Three at once: a restart waits some seconds.
+hurt 0 again 2 KILL 100 --workers 3 --restarts 1 &
+again=$!
+hurt 0 elastic 1 KILL 100 --workers 2 --restarts 2 --elastic &
+elastic=$!
+hurt 14 killed 1 KILL 5000 --workers 3
+grep -q "^meopt: rank 1 (host .*, pid $(cat pid.killed)) .*signal 9\\>" log.killed || fail "the rank that was killed is named"
 grep -q '"exit_code": 14' runs/killed/state.json && grep -q 'rank 1 (host' runs/killed/state.json || fail "state.json names it"
-train 10 moved 4 --workers 3 --stop-after 2
-"$MEOPT" train --resume runs/moved --workers 2 >log 2>&1 || fail "continues on other ranks"
-equal moved 4
-total=100
-start=
 train 0 long 100
-hurt 0 again 2 KILL --workers 3 --restarts 1
+wait $again && wait $elastic || exit 1
 cmp runs/long/ckpt/step-00000100/model.safetensors runs/again/ckpt/step-00000100/model.safetensors || fail "restarted: other weights"
 grep -q '"resumed"' runs/again/events.jsonl || fail "it was not restarted"
-hurt 0 elastic 1 KILL --workers 2 --restarts 2 --elastic
 cmp runs/long/ckpt/step-00000100/model.safetensors runs/elastic/ckpt/step-00000100/model.safetensors || fail "with the rank that is left: other weights"
 grep -q '"ranks": 1,' runs/elastic/meta.json || fail "no rank was left out: $(grep '"ranks"' runs/elastic/meta.json)"
 "$MEOPT" train configs/quickstart_dinov2.yaml --run-dir runs --name x --elastic >log 2>&1 && fail "--elastic without --restarts"
@@ -192,10 +195,9 @@ if [ "$mpi" ]; then
     grep -q '^meopt: rank 1 (host ' log || fail "the rank with another experiment is named"
 fi
 if [ "${MEOPT_LONG:-}" = 1 ]; then
-    total=5000
     begin=$(date +%s)
-    hurt 14 stopped 2 STOP --workers 3
-    grep -q '^meopt: rank 2 (host .* 1[0-9] s' log || fail "the stopped rank is named"
+    hurt 14 stopped 2 STOP 5000 --workers 3
+    grep -q '^meopt: rank 2 (host .* 1[0-9] s' log.stopped || fail "the stopped rank is named"
     [ $(($(date +%s) - begin)) -lt 60 ] || fail "a stopped rank is seen late"
 fi
 echo ok
