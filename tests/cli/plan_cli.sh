@@ -54,7 +54,7 @@ expect 0 "$MEOPT" plan eva_clip.yaml --card-memory 64G --json train.memory=8GiB 
 [ "$(sed -n 's/.*"peak_bytes": \([0-9]*\).*/\1/p' out | head -n 1)" -le 8589934592 ] || fail "the plan's peak is above train.memory"
 check <<'END'
 for name, size in j["classes"].items():
-    assert abs(sum(r["bytes"] for r in plan["tensors"] if r["class"] == name) - size) <= 64, name
+    assert abs(sum(r["bytes"] for r in j["tensors"] if r["class"] == name) - size) <= 64, name
 now = [r for r in j["what_if"] if r["keys"] == ""]
 assert now and all(r["peak_bytes"] == j["peak_bytes"] for r in now if r["possible"]), now
 END

@@ -4,6 +4,7 @@
 set -eu
 . "$MEOPT_SOURCE/tests/gpu/fake_cards.sh"
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
+few_images 32
 train() { # NAME DEVICE STEPS KEY=VALUE...
     name=$1 device=$2 steps=$3
     shift 3
@@ -39,10 +40,10 @@ same hip void 3
 micro="train.micro_batch=1 optim.gradients=keep"
 # shellcheck disable=SC2086
 {
-    train micro hip 3 $micro
+    train micro hip 2 $micro train.batch_size=2
     for late in 1 2 -1; do # what is missing shows as another result: an event where one stream works late and the other at once, a wait where all do
-        FAKE_LATE=$late train late$late hip 3 $micro
-        same micro late$late 3
+        FAKE_LATE=$late train late$late hip 2 $micro train.batch_size=2
+        same micro late$late 2
     done
     FAKE_COUNT=$work/graphs train large hip 3 $micro data.image_size=56
     MEOPT_GRAPHS=none FAKE_COUNT=$work/plain train single hip 3 $micro data.image_size=56
