@@ -67,7 +67,7 @@ test "$(cat hf/hub/models--me--mirror/refs/refs/pr/1)" = $commit || fail "a revi
 test "$(find hf/hub/models--me--mirror/snapshots -type l | wc -l)" = 4 || fail "the next page of a mirror that names the hub itself"
 
 # downloads that are killed are resumed by the next command, from other signed addresses
-kills=10
+kills=5
 test -z "${MEOPT_LONG-}" || kills=300
 arrives() { grep -q "^cdn GET /part_kill.* \(-\|bytes=[1-9].*\) [0-9]*$" log; }
 i=0

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Fetching from a real nginx over TLS with a CA of its own: SIGKILL at random moments, two at once, a disk that fills up.
-# MEOPT_LONG: 200 kills of a 200 MB archive; else 15 of 20 MB.
+# MEOPT_LONG: 200 kills of a 200 MB archive; else 8 of 5 MB.
 set -eu
 PATH=$PATH:/usr/sbin # of a user, on Debian
 for tool in nginx openssl; do command -v $tool >/dev/null || { echo "skipped: no $tool"; exit 77; }; done
@@ -9,7 +9,7 @@ mount=
 trap 'test ! -s "$work/pid" || kill "$(cat "$work/pid")" 2>/dev/null || true; test -z "$mount" || umount "$mount" 2>/dev/null || true; rm -rf "$work"' EXIT
 cd "$work"
 export XDG_STATE_HOME="$work/state" XDG_CONFIG_HOME="$work/config" no_proxy='*' CURL_CA_BUNDLE="$work/ca.pem"
-kills=15 files=200 file_bytes=100000 rate=12m
+kills=8 files=50 file_bytes=100000 rate=3m
 if [ "${MEOPT_LONG:-}" = 1 ]; then kills=200 files=2000 rate=4m; fi
 
 openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 2 -subj /CN=test-ca >/dev/null 2>&1

@@ -4,11 +4,10 @@
 set -eu
 . "$MEOPT_SOURCE/tests/gpu/fake_cards.sh"
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
-few_images 32
 train() { # NAME DEVICE STEPS KEY=VALUE...
     name=$1 device=$2 steps=$3
     shift 3
-    "$MEOPT" train "$work/configs/$config.yaml" "device.type=$device" "train.steps=$steps" train.log_every=1 train.batch_size=4 data.image_size=28 --run-dir "$work" --name "$name" --json "$@" >"$work/$name.out" 2>"$work/log"
+    "$MEOPT" train "$work/configs/$config.yaml" "device.type=$device" "train.steps=$steps" train.log_every=1 train.batch_size=4 data.image_size=$size --run-dir "$work" --name "$name" --json "$@" >"$work/$name.out" 2>"$work/log"
 }
 close() { # RUN RUN TOLERANCE: losses and norms of all steps
     python3 - "$work/$1/metrics.jsonl" "$work/$2/metrics.jsonl" "$3" <<'PY' || fail "$1 and $2 differ"
@@ -22,21 +21,23 @@ PY
 }
 same() { cmp "$work/$1/ckpt/step-0000000$3/model.safetensors" "$work/$2/ckpt/step-0000000$3/model.safetensors" && cmp "$work/$1/ckpt/step-0000000$3/optimizer.bin" "$work/$2/ckpt/step-0000000$3/optimizer.bin" || fail "$1 and $2 are not the same bytes"; }
 
-config=quickstart_dinov2
+config=quickstart_dinov2 size=56
 train cpu cpu 3
-FAKE_COUNT=$work/three train hip hip 3
+train hip hip 3
 close cpu hip 1e-2
 train cuda cuda 3
 close cpu cuda 1e-2
 MEOPT_CUBLASLT_LIBRARY="$fakes/libfake_cublaslt.so" train lt cuda 3
 close cpu lt 1e-2
+size=28 # where bytes and counts are compared
+FAKE_COUNT=$work/three train whole hip 3
 FAKE_COUNT=$work/two train again hip 3 --stop-after 2 && fail "a stopped run ends with 0"
 "$MEOPT" train --resume "$work/again" >"$work/log" 2>&1 || fail "resuming"
-same hip again 3
+same whole again 3
 grep -q '"side_copies":[1-9]' "$work/three" || fail "no image is copied in parallel with computing"
 FAKE_GRAPH=void train void hip 3
 grep -q '^warning: graphs: off: .*(901)' "$work/log" || fail "a recording that came to nothing is hushed up"
-same hip void 3
+same whole void 3
 micro="train.micro_batch=1 optim.gradients=keep"
 # shellcheck disable=SC2086
 {
@@ -54,13 +55,14 @@ count() { sed "s/.*\"$2\":\([0-9]*\).*/\1/" "$work/$1"; }
 [ $(($(count graphs launches) * 4)) -lt $(($(count plain launches) * 3)) ] || fail "graphs save no launches: $(cat "$work/graphs" "$work/plain")"
 classes() { tr ',{}' '\n\n\n' | sed -nE 's/^ *"(weights|gradients|optimizer|activations|teacher|data)": *([0-9]+).*/\1 \2/p'; }
 for name in hip cpu; do
-    "$MEOPT" plan "$work/configs/$config.yaml" device.type=$name train.batch_size=4 data.image_size=28 --json 2>"$work/log" | classes >"$work/planned"
+    "$MEOPT" plan "$work/configs/$config.yaml" device.type=$name train.batch_size=4 data.image_size=56 --json 2>"$work/log" | classes >"$work/planned"
     tail -1 "$work/$name/metrics.jsonl" | classes >"$work/measured"
     cmp "$work/planned" "$work/measured" || fail "$name: what is held is not what was planned"
 done
 grep -q '"held_bytes":0' "$work/three" || fail "memory of the card is not given back"
 [ "$(count two allocations)" = "$(count three allocations)" ] || fail "a step asks the driver for memory"
-config=quickstart
+config=quickstart size=56
+few_images 32
 train cpu32 cpu 2 train.precision=fp32 train.cache_teacher=true
 train hip32 hip 2 train.precision=fp32 train.cache_teacher=true
 close cpu32 hip32 2e-4
@@ -70,7 +72,7 @@ train hip_lamb hip 2 optim.name=lamb optim.use_meopt=false
 close cpu_lamb hip_lamb 1e-2
 "$MEOPT" embed --help >/dev/null
 
-config=quickstart
+config=quickstart size=28
 code=0
 FAKE_MEMORY=1200000 train small hip 2 || code=$?
 [ "$code" = 11 ] || fail "out of memory: exit code $code"

@@ -6,7 +6,7 @@ rounds=3
 [ "${MEOPT_LONG:-0}" = 1 ] && rounds=25
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
 logs='*.err'
-export OMP_NUM_THREADS=1 ASAN_OPTIONS="verify_asan_link_order=0:${ASAN_OPTIONS:-}"
+export ASAN_OPTIONS="verify_asan_link_order=0:${ASAN_OPTIONS:-}"
 # preloaded by its name: a path in LD_PRELOAD ends at a space
 export LD_LIBRARY_PATH="$MEOPT_BUILD/tests" FAULT_UNDER="$(pwd -P)"
 slow="env LD_PRELOAD=libfault.so FAULT_NFS=1 FAULT_SLOW=open:2000000:.pth" # and shared by two machines
