@@ -4,8 +4,6 @@
 #include "core/nn/lora.h"
 #include "tests/golden/language_subject.h"
 
-#include <stdio.h>
-
 static const struct {
     const char *dir, *targets;
     int64_t rank;
@@ -30,7 +28,7 @@ static void load(struct subject *s, const char *dir, const char *file, bool refe
 {
     struct error err = {0};
     struct weights *w = golden_open("lora", dir, file);
-    struct tower_options options = options_of(1, DTYPE_F32);
+    struct tower_options options = options_of(DTYPE_F32);
     struct tower *other = NULL;
     options.gradients = GRADIENTS_NONE;
     options.lora = s->tower->options.lora;
@@ -42,15 +40,20 @@ static void load(struct subject *s, const char *dir, const char *file, bool refe
     weights_close(w);
 }
 
-static void open_case(struct subject *s, int i, struct tower_options options)
+static void read_adapters(struct subject *s, const char *dir, const char *file) { load(s, dir, file, true); }
+
+static void open_adapted(struct subject *s, const char *dir, const struct tower_options *usual)
 {
     struct error err = {0};
     struct model_shape g;
-    shape_of(cases[i].dir, &g);
+    struct tower_options options = *usual;
+    int i = 0;
+    while (strcmp(cases[i].dir, dir) != 0) i++;
+    shape_of(dir, &g);
     options.lora = (struct lora_options){.rank = cases[i].rank, .scale = cases[i].scale};
     if (lora_targets(&g, cases[i].targets, &options.lora.targets, &err)) fail_msg("%s", err.what);
-    subject_open_in(s, "lora", cases[i].dir, 24, &options);
-    load(s, cases[i].dir, "adapter_model.safetensors", false);
+    subject_open_in(s, dir, CONTEXT, &options);
+    load(s, dir, "adapter_model.safetensors", false);
     for (int k = 0; k < s->tower->parameter_count; k++) {
         const struct parameter *p = &s->tower->parameters[k];
         assert_int_equal(p->trained, p->adapter);
@@ -58,50 +61,18 @@ static void open_case(struct subject *s, int i, struct tower_options options)
     }
 }
 
-static double end_error(struct subject *s)
-{
-    double worst = 0;
-    for (int i = 0; i < s->tower->parameter_count; i++) {
-        const struct parameter *p = &s->tower->parameters[i];
-        if (!p->adapter) continue;
-        double *mine = device_values(s->device, p->weight, DTYPE_F32, p->count);
-        for (int64_t k = 0; k < p->count; k++)
-            worst = fmax(worst, fabs(mine[k] - (double)s->reference.values[i][k]));
-        free(mine);
-    }
-    return worst;
-}
+static const struct golden_model adapted = {.folder = "lora",
+                                            .weights = "language",
+                                            .parts = 20,
+                                            .slabs = 8,
+                                            .open = open_adapted,
+                                            .read = read_adapters};
 
 static void models_equal_peft(void **state)
 {
     (void)state;
-    for (int i = 0; i < CASES; i++) {
-        struct subject s;
-        const char *dir = cases[i].dir, *name = "";
-        struct weights *golden = golden_open("lora", dir, "golden.safetensors");
-        double *loss = golden_tensor(golden, "loss", NULL), worst = 0, gradients = 0;
-        open_case(&s, i, options_of(3, DTYPE_F32));
-        adamw_open(&s.adamw, s.tower);
-        double logits = logits_error(&s, golden);
-        for (int64_t step = 0; step < STEPS; step++) {
-            double found = run(&s, s.batch, NULL, NULL, NULL);
-            worst = fmax(worst, fabs(found - loss[step]) / loss[step]);
-            if (step == 0) {
-                load(&s, dir, "gradient.safetensors", true);
-                gradients = gradient_error(&s.reference, NULL, &name);
-            }
-            adamw_step(&s.adamw, step + 1);
-        }
-        load(&s, dir, "final.safetensors", true);
-        double end = end_error(&s);
-        printf("%-8s logits %.1e loss %.1e gradients %.1e (%s) final %.1e\n", dir, logits, worst, gradients,
-               name, end);
-        if (!(logits <= 1e-5 && worst <= 1e-6 && gradients <= 1e-5 && end <= 1e-5))
-            fail_msg("%s: outside the fp32 tolerance", dir);
-        subject_close(&s);
-        weights_close(golden);
-        free(loss);
-    }
+    model = &adapted;
+    for (int i = 0; i < CASES; i++) equals_original(cases[i].dir);
 }
 
 /* With one column of the token table 3,000 times as large. */
@@ -114,14 +85,15 @@ static void outliers_equal_peft(void **state)
         const char *dir = cases[i].dir, *name = "";
         struct weights *golden = golden_open("lora", dir, "golden.safetensors");
         double *loss = golden_tensor(golden, "outliers", NULL);
-        open_case(&s, i, options_of(3, DTYPE_F32));
+        struct tower_options options = options_of(DTYPE_F32);
+        subject_open(&s, dir, &options);
         const struct parameter *table = s.tower->memory->roles[ROLE_TOKENS];
         double *values = device_values(s.device, table->weight, DTYPE_F32, table->count);
         for (int64_t k = COLUMN; k < table->count; k += table->shape[1]) {
             float value = (float)values[k] * OUTLIER;
             s.device->upload(s.device, (float *)table->weight + k, &value, sizeof value);
         }
-        double error = fabs(run(&s, 3, NULL, NULL, NULL) - loss[0]) / loss[0];
+        double error = fabs(run(&s, NULL) - loss[0]) / loss[0];
         load(&s, dir, "outliers.safetensors", true);
         double worst = gradient_error(&s.reference, NULL, &name);
         printf("%-8s outliers: loss %.1e gradients %.1e (%s)\n", dir, error, worst, name);
@@ -133,63 +105,29 @@ static void outliers_equal_peft(void **state)
     }
 }
 
-/* Loss and gradients with other options, or in micro-batches, are the plain model's. */
-static void compare_forms(int i, struct tower_options options, int64_t micro, double tolerance)
-{
-    struct subject plain, other;
-    struct tower_options usual = options_of(3, options.compute);
-    const char *name = "";
-    usual.grad_type = options.grad_type;
-    open_case(&plain, i, usual);
-    open_case(&other, i, options);
-    double loss = run(&plain, 3, NULL, NULL, NULL), found = run(&other, micro, NULL, NULL, NULL);
-    for (int k = 0; k < plain.tower->parameter_count; k++) {
-        const struct parameter *p = &plain.tower->parameters[k];
-        if (!p->trained) continue;
-        double *grad = device_values(plain.device, p->grad, p->grad_type, p->count);
-        other.reference.values[k] = xmalloc((size_t)p->count * sizeof(float));
-        for (int64_t j = 0; j < p->count; j++) other.reference.values[k][j] = (float)grad[j];
-        free(grad);
-    }
-    double worst = gradient_error(&other.reference, NULL, &name);
-    if (!(fabs(found - loss) <= fmin(tolerance, 1e-6) * loss && worst <= tolerance))
-        fail_msg("%s: loss %.9g, not %.9g; gradient of %s %.1e", cases[i].dir, found, loss, name, worst);
-    subject_close(&plain);
-    subject_close(&other);
-}
-
 static void other_forms_equal_the_plain_one(void **state)
 {
     (void)state;
-    for (int i = 0; i < CASES; i++) {
-        struct tower_options recomputed = options_of(3, DTYPE_F32), coded = options_of(3, DTYPE_BF16),
-                             parts = options_of(3, DTYPE_F32);
-        recomputed.recompute = RECOMPUTE_BLOCK;
-        compare_forms(i, recomputed, 3, 0);
-        coded.saved = SAVED_8BIT;
-        compare_forms(i, coded, 3, 3e-2);
-        parts.loss_chunk = 8 * 128 * sizeof(float);
-        compare_forms(i, parts, 3, 1e-6);
-        compare_forms(i, options_of(3, DTYPE_F32), 2, 1e-6);
-    }
+    for (int i = 0; i < CASES; i++) forms_agree(cases[i].dir);
 }
 
 /* The loss after one value of A or B is changed. */
 static double loss_with(struct subject *s, const struct parameter *p, int64_t k, float value)
 {
     s->device->upload(s->device, (float *)p->weight + k, &value, sizeof value);
-    return run(s, 3, NULL, NULL, NULL);
+    return run(s, NULL);
 }
 
 static void gradient_is_that_of_the_loss(void **state)
 {
     (void)state;
     struct subject s;
-    open_case(&s, 1, options_of(3, DTYPE_F32));
+    struct tower_options options = options_of(DTYPE_F32);
+    subject_open(&s, "llama", &options);
     for (int i = 0; i < s.tower->parameter_count; i++) {
         const struct parameter *p = &s.tower->parameters[i];
         if (!p->adapter) continue;
-        run(&s, 3, NULL, NULL, NULL);
+        run(&s, NULL);
         double *grad = device_values(s.device, p->grad, DTYPE_F32, p->count),
                *was = device_values(s.device, p->weight, DTYPE_F32, p->count), step = 4e-3;
         int64_t k = 0;

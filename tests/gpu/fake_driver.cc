@@ -30,6 +30,7 @@
  */
 #include "tests/gpu/fake_arguments.h"
 #include "tests/gpu/emulate_run.h"
+#include "tests/gpu/fake_memory.h"
 #include "tests/gpu/fake_visible.h"
 
 #include <algorithm>
@@ -244,9 +245,8 @@ ENTRY(hipMalloc, cuMemAlloc_v2)(void **p, size_t bytes)
     allocations++;
     if (held + bytes + (size_t)number("FAKE_OTHERS", 0) > (size_t)number("FAKE_MEMORY", 8LL << 30))
         return OUT_OF_MEMORY;
-    char *block = (char *)aligned_alloc(256, (bytes + 255) & ~(size_t)255);
+    char *block = take_memory(bytes);
     if (!block) return OUT_OF_MEMORY;
-    if (bytes <= 64 << 20) memset(block, 0xFF, bytes); /* NaN, not zeros, in memory that was never written */
     blocks[block] = {bytes, current_card()};
     held += bytes;
     *p = block;
@@ -261,7 +261,7 @@ ENTRY(hipFree, cuMemFree_v2)(void *p)
     if (at == blocks.end() || at->second.card != current_card()) return INVALID_VALUE;
     held -= at->second.bytes;
     traffic_forget(p);
-    free(p);
+    return_memory(at->first, at->second.bytes);
     blocks.erase(at);
     return 0;
 }
