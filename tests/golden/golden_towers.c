@@ -157,7 +157,6 @@ static double gradient_error(const struct weights *golden, const char *mode, con
     return error;
 }
 
-/* Are the patches' rows matched, too? */
 static bool has_patches(const struct model_shape *g)
 {
     return g->family >= FAMILY_DINOV2 && g->pool <= POOL_CLS && !g->classless;
@@ -237,8 +236,7 @@ static void run_mode(struct subject *s, const struct weights *golden, const char
 }
 
 static enum recompute policy;
-
-/* An emulated card, on which not everything is tried: recomputation and slots are tower_slots', the loss is ops'. */
+/* An emulated card: tower_slots recomputes there, and ops computes the other loss. */
 static bool is_slow(void) { return getenv("MEOPT_TEST_DEVICE") && !getenv("MEOPT_LONG"); }
 
 static struct errors run(const char *dir, json_t *json, const char *file_name, enum dtype compute)
@@ -377,8 +375,7 @@ static void recomputed_blocks_equal_pytorch_fp32(void **state)
 {
     (void)state;
     if (is_slow()) skip();
-    policy = RECOMPUTE_BLOCK;
-    check = check_fp32;
+    policy = RECOMPUTE_BLOCK, check = check_fp32;
     golden_each("towers", each_file);
     policy = RECOMPUTE_NONE;
 }

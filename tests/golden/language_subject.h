@@ -1,6 +1,6 @@
-/* Models of tokens with one batch of a golden file, and what each must pass: the classes of transformers, in fp32 and
- * bf16, and the forms of one model among each other. A row `struct golden_model` for each kind. On a card:
- * MEOPT_TEST_DEVICE=hip:0; on an emulated one some models take fewer steps and forms (MEOPT_LONG: all). */
+/* Models of tokens with one batch of a golden file, and what each must pass: the classes of transformers, in
+ * fp32 and bf16, and the forms of one model among each other. Each kind is a row `struct golden_model`. On a
+ * card: MEOPT_TEST_DEVICE=hip:0, with fewer steps and forms of some models (MEOPT_LONG: all). */
 #ifndef MEOPT_TESTS_GOLDEN_LANGUAGE_SUBJECT_H
 #define MEOPT_TESTS_GOLDEN_LANGUAGE_SUBJECT_H
 

@@ -1,5 +1,5 @@
-/* The memory of tests/gpu/fake_driver.cc: NaN, not zeros, where it was never written. Large blocks map one file of
- * NaN repeatedly, so that pages that nobody touches cost nothing. */
+/* The memory of tests/gpu/fake_driver.cc: NaN, not zeros, where it was never written. Large blocks map one
+ * file of NaN repeatedly, so that untouched pages cost nothing. */
 #ifndef MEOPT_TESTS_GPU_FAKE_MEMORY_H
 #define MEOPT_TESTS_GPU_FAKE_MEMORY_H
 

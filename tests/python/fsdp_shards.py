@@ -4,6 +4,7 @@ import tempfile
 import unittest
 
 import torch
+import torch._dynamo  # before the ranks are forked: each would import it, for seconds
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import torch.multiprocessing
@@ -228,7 +229,7 @@ def save(case, mesh, directory):
         whole = values(model, optimizer)
         if dist.get_rank() == 0:
             torch.save(whole, path + ".whole")
-        for weights_first in (True, False):  # as many ranks: the same bits from here on
+        for weights_first in (True, False) if rule is mt.AdamW else (False,):  # as many ranks: the same bits from here on
             again = make(dtype, rule, options, mesh, width)
             train(*again, count=1)
             read(*again, path, weights_first)
@@ -281,10 +282,12 @@ def rank_main(rank, world, directory):
                             world_size=world)
     try:
         case, mesh = unittest.TestCase(), init_device_mesh("cpu", (world,))
-        if world > 1:
+        every = os.environ.get("MEOPT_LONG")  # else each once: some of three ranks have no rows
+        if world == 3 or (world == 2 and every):
             rows(case, mesh, world)
-            released(case, mesh)
             codes(case, mesh)
+        if world == 2 or (world == 3 and every):
+            released(case, mesh)
         (save if world == 2 else load)(case, mesh, directory)
     finally:
         dist.destroy_process_group()

@@ -1,5 +1,6 @@
 """meopt.torch follows the trajectories that torchao, bitsandbytes and FlashOptim ask of their optimizers."""
 import copy
+import os
 import unittest
 
 import torch
@@ -127,7 +128,7 @@ class Trajectories(unittest.TestCase):
             limits = [limit * STOCHASTIC for limit in limits]
         p, optimizer = self.start(rule, dtype, **options)
         theirs = Rule(rule, p.float(), **options)
-        for step in range(50):
+        for step in range(50 if os.environ.get("MEOPT_LONG") else 20):
             p.grad = (torch.randn(SHAPE) * 0.01).to(dtype)
             theirs.step(p.grad.float())
             optimizer.step()

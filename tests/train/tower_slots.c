@@ -221,7 +221,7 @@ static struct tower_options options_of(enum dtype type, int frozen)
                                   .frozen = frozen};
 }
 
-/* On a card only towers with a projection, with pooling by attention, and with a tied table, and fewer forms. */
+/* On a card fewer forms of towers with a projection, with pooling by attention, and with a tied table. */
 static bool on_card(void) { return getenv("MEOPT_TEST_DEVICE") != NULL; }
 static int next_shape(int g) { return on_card() ? (g ? g + 1 : SHAPES - 3) : g + 1; }
 
