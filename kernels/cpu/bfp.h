@@ -38,11 +38,9 @@
 
 enum { BFP_WORDS = GEMM_BLOCK, PANEL = LANES * VECTORS };
 
-/* CPU_FLOATS: an instruction set without BFP, for CPUs where integer GEMM is slow (select.c) */
-#if defined(__AVX512VNNI__) && !defined(__AVX512BF16__) ||                                                   \
-    defined(__AVX2__) && !defined(__AVX512F__) && !defined(CPU_FLOATS)
+enum { HAS_BFP = CPU_BFP };
+#if CPU_BFP
 #include <immintrin.h>
-enum { HAS_BFP = 1 };
 
 #ifdef __AVX512F__
 typedef __m512i ints;
@@ -446,7 +444,6 @@ INLINE void bfp_tile_of_rows(int rows, const word *a, int64_t row, int64_t step,
 }
 
 #else
-enum { HAS_BFP = 0 };
 INLINE float sum_of(lanes x) { return x[0]; } /* never called */
 static inline unsigned bfp_panel(word *x, int64_t depth, float *scales, float *norms)
 {

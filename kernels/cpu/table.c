@@ -1,8 +1,6 @@
 /* The operations of one instruction set as a table: see ops.h. */
 #include "kernels/cpu/table.h"
 
-#include "kernels/cpu/bfp.h"
-
 #define TEXT_(x) #x
 #define TEXT(x)  TEXT_(x)
 
@@ -13,6 +11,6 @@ const struct cpu_ops NAME(cpu_ops) = {
     .attention_forward = ATTENTION(attention_forward),
     .attention_backward = ATTENTION(attention_backward),
     .gemm = NAME(gemm),
-    .gemm_bfp = HAS_BFP,
+    .gemm_bfp = CPU_BFP,
     OPERATION_ROWS(ROW, ROW, ROW_DEVICE) /* the rest */
 };

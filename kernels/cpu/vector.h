@@ -8,6 +8,7 @@
 #define MEOPT_KERNELS_CPU_VECTOR_H
 
 #include "kernels/bf16.h"
+#include "kernels/cpu/set.h"
 #include "kernels/f16.h"
 #include "kernels/operations.h"
 
@@ -17,10 +18,6 @@
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
-
-#define JOIN_(a, b) a##_##b
-#define JOIN(a, b)  JOIN_(a, b)
-#define NAME(x)     JOIN(x, CPU_ISA)
 
 enum { PIECE = 512 };
 #define SIMD         _Pragma("omp simd")

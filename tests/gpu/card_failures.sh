@@ -21,10 +21,10 @@ expect 6 '^meopt: .*/libfake_amdhip64.so .*(3)$' FAKE_INIT=3
 expect 6 '^meopt: .*hip:0.*(46)$' FAKE_CONTEXT=46
 expect 6 '^meopt: .*MEOPT_HIP_LIBRARY=/nowhere.so' MEOPT_HIP_LIBRARY=/nowhere.so
 expect 6 '^meopt: .*/libfake_rocblas.so .*hipInit$' MEOPT_HIP_LIBRARY="$fakes/libfake_rocblas.so"
-expect 6 '^meopt: .*hip:0.*gfx90a.*gfx90a.*(209)$' FAKE_ARCH=gfx928
-expect 6 '^meopt: .*hip:0.*gfx928$' FAKE_ARCH=gfx928 MEOPT_GPU_ARCH=gfx928 MEOPT_KERNELS="$dir"
-expect 6 '^meopt: .*hip:0.*gfx928.*gfx90a$' FAKE_ARCH=gfx928 MEOPT_GPU_ARCH=gfx928
-expect 6 'MEOPT_GPU_ARCHS=gfx928' FAKE_ARCH=gfx928 MEOPT_GPU_ARCH=gfx928
+expect 6 '^meopt: .*hip:0.*gfx90a.*gfx90a.*(209)$' FAKE_ARCH=gfx936
+expect 6 '^meopt: .*hip:0.*gfx936$' FAKE_ARCH=gfx936 MEOPT_GPU_ARCH=gfx936 MEOPT_KERNELS="$dir"
+expect 6 '^meopt: .*hip:0.*gfx936.*gfx90a$' FAKE_ARCH=gfx936 MEOPT_GPU_ARCH=gfx936
+expect 6 'MEOPT_GPU_ARCHS=gfx936' FAKE_ARCH=gfx936 MEOPT_GPU_ARCH=gfx936
 expect 6 '^meopt: .*hip:0.*gfx90a: .*write nothing$' FAKE_SILENT=1
 expect 1 'launch failure (719)' FAKE_LAUNCH=3 # what asks the card for its matrix instructions
 expect 11 '^meopt: .*hip:0.*(2).*\<100 MiB 0 MiB.*\<100 MiB' FAKE_MEMORY=104857600 FAKE_OTHERS=104857600
@@ -50,7 +50,7 @@ device=cuda expect 6 '^meopt: .*cuda:0.*sm_75.*compute_80$' FAKE_ARCH=sm_75 MEOP
 device=opencl expect 6 "^meopt: .*'opencl'" A=1
 device=auto expect 0 'hip:0' A=1
 device=auto expect 0 'cuda:0' MEOPT_HIP_LIBRARY=/nowhere.so
-device=auto expect 0 '^warning: .*hip:0.*gfx90a' FAKE_ARCH=gfx928 FAKE_B=1 MEOPT_CUDA_LIBRARY=/nowhere.so
+device=auto expect 0 '^warning: .*hip:0.*gfx90a' FAKE_ARCH=gfx936 FAKE_B=1 MEOPT_CUDA_LIBRARY=/nowhere.so
 # Without any driver auto is the processor, whatever it is called: the same answer as cpu.
 export MEOPT_HIP_LIBRARY=/nowhere.so MEOPT_CUDA_LIBRARY=/nowhere.so
 "$MEOPT" doctor --quick --device cpu >"$dir/cpu" 2>&1

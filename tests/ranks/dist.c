@@ -79,7 +79,9 @@ static void reduce_one(struct rank *r, enum dtype type, int64_t count, int contr
         float expected = before ? value_of(first, begin + i) : 0.0f;
         double exact = (double)expected, magnitudes = fabs(exact);
         for (int q = 0; q < contributors; q++) {
-            float v = value_of(q, begin + i), given_of = type == DTYPE_F32 ? v : of_bf16(bf16_of(v));
+            float v = value_of(q, begin + i);
+            volatile uint16_t half = bf16_of(v); /* gcc 12 makes `c ? v : v without its low bits` to v */
+            float given_of = type == DTYPE_F32 ? v : of_bf16(half);
             expected += given_of;
             exact += (double)given_of;
             magnitudes += fabs((double)given_of);

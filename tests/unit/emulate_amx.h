@@ -162,7 +162,7 @@ EMULATED __m256i em_narrow(__m512i x)
     LANES(16) h[i] = (uint16_t)((words)x)[i];
     return (__m256i)h;
 }
-/* Elements of `size` bytes from the lower or the upper half of each 128 bits of a and b by turns */
+/* Elements of `size` bytes from the lower or the upper half of each 128 bits, of a and b alternately */
 EMULATED __m512i em_unpack(__m512i a, __m512i b, size_t size, int upper)
 {
     __m512i x;

@@ -57,7 +57,7 @@ static bool set_selected(int set)
 }
 
 /* Prints what tests/tools/summary.sh reads: which sets ran on the processor or in emulation. */
-static void sets_report(void)
+static inline void sets_report(void)
 {
 #ifdef MEOPT_EMULATED_TILES
     const char *where = "in emulation";
