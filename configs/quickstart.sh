@@ -34,49 +34,50 @@ meopt=build/meopt
 "$meopt" fetch sample --dest sample
 
 stamp=$(date -u +%Y%m%dT%H%M%SZ)
-for pair in quickstart quickstart_openclip quickstart_dinov2; do
-    for use in false true; do
-        name=$pair-$stamp-meopt-$use
-        echo "== $name"
-        "$meopt" train "configs/$pair.yaml" "optim.use_meopt=$use" --run-dir runs --name "$name" 2>"runs-$name.log" || {
-            cat "runs-$name.log" >&2
-            exit 1
-        }
-        mv "runs-$name.log" "runs/$name/train.log"
-        grep '^loss .*->' "runs/$name/train.log"
-        grep '^peak' "runs/$name/train.log"
-    done
-    "$meopt" export "runs/$name" --format pt
-done
-
-# A classifier of handwritten digits, from random values.
 "$meopt" fetch digits --dest sample
-digits=digits-$stamp
-echo "== $digits"
-"$meopt" train configs/digits.yaml --run-dir runs --name "$digits" 2>"runs-$digits.log" || {
-    cat "runs-$digits.log" >&2
-    exit 1
-}
-mv "runs-$digits.log" "runs/$digits/train.log"
-grep '^loss .*->' "runs/$digits/train.log"
-"$meopt" export "runs/$digits" --format timm
-
-# A language model of bytes, from random values; it continues a text.
 "$meopt" fetch genesis --dest sample
-bytes=bytes-$stamp
-echo "== $bytes"
-"$meopt" train configs/bytes.yaml --run-dir runs --name "$bytes" 2>"runs-$bytes.log" || {
-    cat "runs-$bytes.log" >&2
-    exit 1
+train() { # NAME CONFIG [KEY=VALUE]: what it has learnt, and the memory
+    echo "== $1"
+    name=$1 config=$2
+    shift 2
+    OMP_NUM_THREADS=1 "$meopt" train "configs/$config.yaml" "$@" --run-dir runs --name "$name" 2>"runs-$name.log" || {
+        cat "runs-$name.log" >&2
+        exit 1
+    }
+    mv "runs-$name.log" "runs/$name/train.log"
+    grep '^loss .*->' "runs/$name/train.log"
+    grep '^peak' "runs/$name/train.log"
 }
-mv "runs-$bytes.log" "runs/$bytes/train.log"
-grep '^loss .*->' "runs/$bytes/train.log"
-"$meopt" generate "runs/$bytes" --prompt "And God said" --count 100
+pairs() { # three students, without and with MEOpt; a classifier of handwritten digits, from random values
+    for pair in quickstart quickstart_openclip quickstart_dinov2; do
+        for use in false true; do train "$pair-$stamp-meopt-$use" $pair optim.use_meopt=$use; done
+        "$meopt" export "runs/$pair-$stamp-meopt-true" --format pt
+    done
+    train "digits-$stamp" digits
+    "$meopt" export "runs/digits-$stamp" --format timm
+}
+bytes() { # a language model of bytes, from random values; it continues a text
+    train "bytes-$stamp" bytes
+    "$meopt" generate "runs/bytes-$stamp" --prompt "And God said" --count 100
+}
+# Models as small as these are trained by one thread each; so both parts run at once.
+mkdir -p runs
+code=0
+trap 'trap - INT && kill 0' INT # what runs in the background does not get the terminal's signal
+bytes >"runs/bytes-$stamp.out" 2>&1 &
+bytes=$!
+pairs &
+wait $! || code=$?
+wait $bytes || code=$?
+trap - INT
+cat "runs/bytes-$stamp.out"
+rm "runs/bytes-$stamp.out"
+[ $code = 0 ] || exit $code
 
 # What it is for: the same training of a model that fills the memory, without and with MEOpt, as a table and a page.
 compare=quickstart_compare-$stamp
 echo "== $compare"
-"$meopt" compare --run configs/quickstart_compare.yaml --run-dir runs --name "$compare" --html "runs/$compare.html"
+"$meopt" compare --run configs/quickstart_compare.yaml train.steps=20 --run-dir runs --name "$compare" --html "runs/$compare.html"
 echo "runs are in runs/, exported students are next to them; the comparison is runs/$compare.html"
 if [ -n "$prefix" ]; then bin=$prefix/bin; else bin=$PWD/build; fi
 echo "the program is $bin/meopt; to have it as 'meopt':  export PATH=\"$bin:\$PATH\""

@@ -132,18 +132,15 @@ test $got = 143 || fail "the second of two: exit $got"
 wait $pid || { cat first; fail "the first of two, after the second stopped"; }
 right hf/hub/models--me--part_kill 7
 
-# at most N requests at a time, events in whole lines, and time
+# at most N requests at a time, and no fewer than half of it at some time; events in whole lines
 rm -rf hf/hub/models--me--all_slow
 for n in 1 8; do
     rm -rf hf/hub/models--me--all_slow
     : >log
-    begin=$(date +%s%N)
     fetch 0 me/all_slow --connections $n --json
-    eval "time_$n=$((($(date +%s%N) - begin) / 1000000))"
     right hf/hub/models--me--all_slow 48
     busiest=$(awk '$1 == "hub" || $1 == "cdn" { if ($6 > most) most = $6 } END { print most }' log)
-    # the server may count a request as busy that the client has received to its end
-    test "$busiest" -le $((n + 2)) && test "$busiest" -ge $((n / 2)) || fail "--connections $n: $busiest requests at a time"
+    test "$busiest" -le $n && test "$busiest" -ge $((n / 2)) || fail "--connections $n: $busiest requests at a time"
     python3 - <<'PY'
 import json
 events = [json.loads(line) for line in open("out")]
@@ -154,8 +151,6 @@ assert events[-1]["event"] == "done" and events[-1]["files"] == 48, events[-1]
 assert events[-1]["received_bytes"] >= 6 * 3000000, events[-1]
 PY
 done
-echo "48 files, 50 ms per request: $time_1 ms with one connection, $time_8 ms with 8"
-test $((time_8 * 2)) -lt "$time_1" || fail "8 connections are not faster"
 
 # a large file is split if connections are left
 fetch 0 me/huge_file

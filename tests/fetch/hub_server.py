@@ -16,7 +16,7 @@ log = open(sys.argv[2], "a", buffering=1)
 busy = {"count": 0}
 names = {"up": "../x", "absolute": "/tmp/x", "nul": "a\0b", "dots": "a/../../x"}
 state = {"busy": 0, "limited": 0.0}
-lock = threading.Lock()
+lock = threading.RLock()
 sums = {}
 used = set()
 
@@ -50,7 +50,14 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, *_):
         pass
 
+    def ends(self):
+        """Before the last bytes of an answer: whoever has received them may make the next request."""
+        with lock:
+            state["busy"] -= self.busy
+        self.busy = 0
+
     def answer(self, status, body=b"", **headers):
+        self.ends()
         self.send_response(status)
         for k, v in headers.items():
             self.send_header(k.replace("_", "-"), v)
@@ -80,6 +87,8 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         step = 32768 if "kill" in self.path else 1 << 20
         for at in range(a, b + 1, step):
+            if at + step > b:
+                self.ends()
             self.wfile.write(data[at : min(at + step, b + 1)])
             if "kill" in self.path:
                 time.sleep(0.02)
@@ -186,13 +195,13 @@ class Handler(BaseHTTPRequestHandler):
         hub = self.server is servers[0]
         with lock:
             state["busy"] += 1
+            self.busy = 1
             log.write("%s %s %s %s %s %d\n" % ("hub" if hub else "cdn", self.command, self.path,
                       (self.headers.get("Authorization", "-") + self.headers.get("Cookie", "")).replace(" ", "_"), self.headers.get("Range", "-"), state["busy"]))
         try:
             self.route(hub)
         finally:
-            with lock:
-                state["busy"] -= 1
+            self.ends()
 
     def route(self, hub):
         path = self.path.split("?")[0]
