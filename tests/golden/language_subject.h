@@ -307,8 +307,8 @@ static inline void equals_original(const char *dir)
         read_reference(&s, dir, "final.safetensors");
         end = end_error(&s, &moved, &element);
     }
-    printf("%-12s logits %.1e loss %.1e gradients %.1e (%s) final %.1e (%s), of an element %.1e\n", dir, logits,
-           worst, gradients, name, end, moved, element);
+    printf("%-12s logits %.1e loss %.1e gradients %.1e (%s) final %.1e (%s), of an element %.1e\n", dir,
+           logits, worst, gradients, name, end, moved, element);
     if (!(logits <= 1e-5 && worst <= 1e-6 && gradients <= 1e-5 && end <= 1e-6 && element <= 1e-4))
         fail_msg("%s: outside the fp32 tolerance", dir);
     subject_close(&s);
