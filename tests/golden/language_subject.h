@@ -242,9 +242,9 @@ static inline void read_reference(struct subject *s, const char *dir, const char
     else reference_read(&s->reference, model->folder, dir, file);
 }
 
-/* Returns the largest root mean square of a parameter's differences, in *element the largest difference. Where
- * a gradient is as small as its rounding, AdamW's step of an element (up to 1e-3) depends on it. A key's bias
- * has no gradient at all. */
+/* Returns the largest root mean square of a parameter's differences, in *element the largest difference.
+ * Where a gradient is as small as its rounding, AdamW's step of an element (up to 1e-3) depends on it. A
+ * key's bias has no gradient at all. */
 static inline double end_error(struct subject *s, const char **name, double *element)
 {
     double worst = 0;

@@ -45,4 +45,9 @@ EPYC avx2_fma
 Dhyana avx2_fma
 EPYC-Milan avx2
 END
+
+# Tiles in plain C, on a processor that has neither these nor AVX.
+for test in ops_on_tiles attention_tiles; do
+    MEOPT_CPU_ISA=amx qemu-x86_64 -cpu Nehalem "$MEOPT_BUILD/tests/test_$test" >log 2>&1 || { tail -5 log; echo "Nehalem: test_$test"; failed=1; }
+done
 exit $failed
