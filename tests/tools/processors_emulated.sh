@@ -2,6 +2,7 @@
 # Two training steps on processors emulated by qemu-user: each uses its own instruction set, executes no instruction that it lacks, and is
 # bit-identical to this processor with that set (MEOPT_CPU_ISA). qemu 7.2 emulates no AVX-512; -avx512bw disables it.
 set -eu
+[ "${MEOPT_LONG:-}" ] || { echo "skipped: long form, MEOPT_LONG=1"; exit 77; }
 command -v qemu-x86_64 >/dev/null || { echo "skipped: no qemu-x86_64 (package qemu-user)"; exit 77; }
 [ "$(uname -m)" = x86_64 ] || { echo "skipped: the sets are those of x86-64"; exit 77; }
 grep -q '^flags.* fma .* avx2 ' /proc/cpuinfo || { echo "skipped: this processor has no AVX2 to compare with"; exit 77; }
