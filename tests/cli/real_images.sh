@@ -3,7 +3,7 @@
 # after PIL's convert("RGB") and torchvision's transforms. 16-bit grey, which PIL clips, uses its high byte. Long: runs only with
 # MEOPT_LONG=1. Requires a Python with torch, torchvision and transformers (python.sh).
 set -eu
-[ "${MEOPT_LONG:-}" = 1 ] || { echo "skipped: long, set MEOPT_LONG=1"; exit 77; }
+[ "${MEOPT_LONG:-}" = 1 ] || { echo "skipped: long form, MEOPT_LONG=1"; exit 77; }
 set -- torch torchvision transformers safetensors PIL
 . "$MEOPT_SOURCE/tests/tools/python.sh"
 export OMP_NUM_THREADS=2 HF_HUB_OFFLINE=1

@@ -4,7 +4,7 @@
 # pairs of different families.
 # Long: runs only with MEOPT_LONG=1. Needs a Python with these libraries (python.sh).
 set -eu
-[ "${MEOPT_LONG:-}" = 1 ] || { echo "skipped: long, set MEOPT_LONG=1"; exit 77; }
+[ "${MEOPT_LONG:-}" = 1 ] || { echo "skipped: long form, MEOPT_LONG=1"; exit 77; }
 set -- torch torchvision transformers timm open_clip safetensors PIL
 . "$MEOPT_SOURCE/tests/tools/python.sh"
 export OMP_NUM_THREADS=2 HF_HUB_OFFLINE=1

@@ -4,7 +4,7 @@
 # heads and the activation of its configuration. Classes that are no such tower are refused, by plan as by embed.
 # Long: runs only with MEOPT_LONG=1. Needs a Python with torch, torchvision, timm, open_clip, transformers and dinov2 (python.sh).
 set -eu
-[ "${MEOPT_LONG:-}" = 1 ] || { echo "skipped: long, set MEOPT_LONG=1"; exit 77; }
+[ "${MEOPT_LONG:-}" = 1 ] || { echo "skipped: long form, MEOPT_LONG=1"; exit 77; }
 set -- torch torchvision timm open_clip transformers safetensors PIL dinov2
 . "$MEOPT_SOURCE/tests/tools/python.sh"
 export OMP_NUM_THREADS=2 HF_HUB_OFFLINE=1 MEOPT

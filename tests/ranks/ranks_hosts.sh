@@ -4,7 +4,7 @@
 # 30 s, each side ends with 14, and no process is left. Requires root and iproute2; runs only with MEOPT_LONG=1.
 set -eu
 skip() { echo "skipped: $*"; exit 77; }
-[ "${MEOPT_LONG:-}" = 1 ] || skip "long, set MEOPT_LONG=1"
+[ "${MEOPT_LONG:-}" = 1 ] || skip "long form, MEOPT_LONG=1"
 [ "$(id -u)" = 0 ] || skip "network namespaces want root"
 for tool in ip unshare python3; do command -v $tool >/dev/null || skip "no $tool"; done
 . "$MEOPT_SOURCE/tests/gpu/fake_cards.sh"

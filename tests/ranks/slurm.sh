@@ -4,7 +4,7 @@
 # A cancelled job leaves no process. Requires root, slurmctld, slurmd, munge, tmux and the MPI module; runs only with MEOPT_LONG=1.
 set -eu
 skip() { echo "skipped: $*"; exit 77; }
-[ "${MEOPT_LONG:-}" = 1 ] || skip "long, set MEOPT_LONG=1"
+[ "${MEOPT_LONG:-}" = 1 ] || skip "long form, MEOPT_LONG=1"
 for tool in slurmctld slurmd munged mungekey srun sbatch mpirun python3 tmux; do command -v $tool >/dev/null || skip "no $tool"; done
 [ "$(id -u)" = 0 ] || skip "slurmd wants root"
 [ -f "$(dirname "$MEOPT")/libmeopt_mpi.so" ] || skip "built without MPI"

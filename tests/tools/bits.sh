@@ -161,7 +161,7 @@ for candidate in "$data/$group"-*.txt; do
     diff "$work/known" "$work/fingerprint" | grep '^[<>]' || true
 done
 if [ -z "$table" ]; then
-    echo "no table of group $group was recorded with this compiler, these libraries and this processor; at a commit that is known to be good:"
+    echo "skipped: no recorded bits of group $group for this compiler, these libraries and this processor; at a commit that is known to be good:"
     echo "    MEOPT_BUILD=$MEOPT_BUILD sh tests/tools/bits.sh $group --record"
     exit 77
 fi

@@ -4,7 +4,7 @@
 # New inputs go into build-fuzz/corpus; tests/fuzz/corpus holds the seeds and every input that ever found something.
 set -eu
 if [ "${MEOPT_LONG:-}" != 1 ]; then
-    echo "skipped: long, set MEOPT_LONG=1 (MEOPT_FUZZ_SECONDS for each target, default 600)"
+    echo "skipped: long form, MEOPT_LONG=1"
     exit 77
 fi
 if ! command -v clang >/dev/null; then

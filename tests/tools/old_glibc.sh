@@ -3,7 +3,7 @@
 # constants and call numbers newer than it and Linux 3.10 are removed. MEOPT_ZIG or PATH has the compiler (pip: ziglang). Other libraries
 # are those of this machine.
 set -eu
-[ "${MEOPT_LONG:-}" ] || { echo "long: MEOPT_LONG=1"; exit 77; }
+[ "${MEOPT_LONG:-}" ] || { echo "skipped: long form, MEOPT_LONG=1"; exit 77; }
 zig=$(command -v "${MEOPT_ZIG:-zig}") || { echo "no zig in PATH, nor named by MEOPT_ZIG"; exit 77; }
 [ "$(uname -m)" = x86_64 ] || { echo "glibc 2.17 of x86_64 alone"; exit 77; }
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"

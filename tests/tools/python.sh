@@ -12,7 +12,7 @@ modules=$*
 python=${MEOPT_PYTHON:-python3}
 if ! has_modules "$python"; then
     [ "${MEOPT_LONG:-}" = 1 ] && [ -z "${MEOPT_PYTHON:-}" ] ||
-        { echo "skipped: $python has not all of $modules (set MEOPT_PYTHON to one that has; tests/run.sh --long makes one)"; exit 77; }
+        { printf 'skipped: no Python with all libraries: set MEOPT_PYTHON to one; tests/run.sh --long makes it\n%s has not all of %s\n' "$python" "$modules"; exit 77; }
     code=0
     python=$(sh "$MEOPT_SOURCE/tests/tools/python_env.sh") || code=$?
     [ $code != 3 ] || { echo "skipped: no package index answers, from which $modules would come"; exit 77; }
