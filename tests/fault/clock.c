@@ -11,7 +11,7 @@
 #include <time.h>
 
 static double times = 1;
-static int64_t since; // nanoseconds of CLOCK_MONOTONIC
+static int64_t since; /* nanoseconds of CLOCK_MONOTONIC */
 
 REAL(int, clock_gettime, (clockid_t id, struct timespec *t), (id, t))
 REAL(int, poll, (struct pollfd * all, nfds_t count, int ms), (all, count, ms))
