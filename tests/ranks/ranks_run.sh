@@ -129,13 +129,17 @@ rank_pid() { python3 -c 'import json, sys
 print([r["pid"] for r in json.load(open(sys.argv[1]))["ranks"] if r["rank"] == int(sys.argv[2])][0])' "runs/$1/live.json" "$2"; }
 left() { grep -lz "^runs/$1\$" /proc/[0-9]*/cmdline 2>/dev/null || true; } # of the workers of a run
 ended() { ! grep -q '^State:.[^Z]' "/proc/$supervisor/status" 2>/dev/null; } # the shell may have taken its end already
-hurt() { # exit code, name, rank, signal, steps, more. Under other load a run may end before we see that it has begun: then once more
+hurt() { # exit code, name, rank, signal, steps, more. Checkpoints are slow, so that the run lasts; if it ends before we see that it has begun: once more
     want=$1 name=$2 rank=$3 number=$4 total=$5 hit=
     shift 5
     for try in 1 2 3 4 5; do
         rm -rf "runs/$name"
         # shellcheck disable=SC2086
-        "$MEOPT" train configs/quickstart_dinov2.yaml $same train.steps="$total" --run-dir runs --name "$name" "$@" >"log.$name" 2>&1 &
+        (
+            export FAULT_UNDER="$work/runs" FAULT_SLOW=sync:30000 LD_LIBRARY_PATH="$MEOPT_BUILD/tests${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+            [ ! -f "$MEOPT_BUILD/tests/libfault.so" ] || export LD_PRELOAD=libfault.so
+            exec "$MEOPT" train configs/quickstart_dinov2.yaml $same train.steps="$total" --run-dir runs --name "$name" "$@"
+        ) >"log.$name" 2>&1 &
         supervisor=$!
         wait_for 30 eval '{ [ -e "runs/$name/ckpt/LATEST" ] && rank_pid "$name" "$rank" >"pid.$name" 2>/dev/null && [ "$(cat "pid.$name")" -gt 0 ]; } || ended' || fail "$name did not begin"
         if ! ended && kill "-$number" "$(cat "pid.$name")" 2>/dev/null; then
