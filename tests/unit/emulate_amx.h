@@ -7,6 +7,7 @@
 #define MEOPT_TESTS_UNIT_EMULATE_AMX_H
 
 #include "core/base/cpu.h"
+#include "kernels/bf16.h"
 
 #include <immintrin.h>
 #include <math.h>
@@ -34,34 +35,27 @@ EMULATED __m512 em_choose(__mmask16 mask, __m512 a, __m512 b)
     LANES(16) if (mask >> i & 1) b[i] = a[i];
     return b;
 }
+/* Copies the elements of `size` bytes whose bits are set. */
+EMULATED void em_copy(void *to, const void *from, uint32_t mask, size_t size)
+{
+    LANES(32) if (mask >> i & 1) memcpy((char *)to + i * (int)size, (const char *)from + i * (int)size, size);
+}
 EMULATED __m512 em_load_floats(__m512 x, __mmask16 mask, const float *p)
 {
-    LANES(16) if (mask >> i & 1) x[i] = p[i];
+    em_copy(&x, p, mask, sizeof *p);
     return x;
-}
-EMULATED void em_store_floats(float *p, __mmask16 mask, __m512 x)
-{
-    LANES(16) if (mask >> i & 1) p[i] = x[i];
 }
 EMULATED __m512i em_load_halves(__mmask32 mask, const void *p)
 {
-    halves x = {0};
-    LANES(32) if (mask >> i & 1) x[i] = ((const uint16_t *)p)[i];
-    return (__m512i)x;
-}
-EMULATED void em_store_halves(void *p, __mmask32 mask, __m512i x)
-{
-    LANES(32) if (mask >> i & 1)((uint16_t *)p)[i] = ((halves)x)[i];
+    __m512i x = {0};
+    em_copy(&x, p, mask, 2);
+    return x;
 }
 EMULATED __m256i em_load_halves16(__mmask16 mask, const void *p)
 {
-    halves16 x = {0};
-    LANES(16) if (mask >> i & 1) x[i] = ((const uint16_t *)p)[i];
-    return (__m256i)x;
-}
-EMULATED void em_store_halves16(void *p, __mmask16 mask, __m256i x)
-{
-    LANES(16) if (mask >> i & 1)((uint16_t *)p)[i] = ((halves16)x)[i];
+    __m256i x = {0};
+    em_copy(&x, p, mask, 2);
+    return x;
 }
 EMULATED void em_store(void *p, __m512i x)
 {
@@ -136,13 +130,11 @@ EMULATED __mmask16 em_compare(__m512 a, __m512 b, int how) /* not less, or unord
     }
     return (__mmask16)mask;
 }
-EMULATED uint16_t em_half(float f) /* nearest even; NaN stays, denormals are 0 */
+EMULATED uint16_t em_half(float f) /* denormals are 0 */
 {
     uint32_t bits;
     memcpy(&bits, &f, sizeof bits);
-    if (isnan(f)) return (uint16_t)(bits >> 16 | 0x40);
-    if (fabsf(f) < 0x1p-126f) return (uint16_t)(bits >> 16 & 0x8000);
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    return bf16_of_bits(bits & 0x7f800000 ? bits : bits & 0x80000000);
 }
 EMULATED __m512i em_to_halves(__m512 high, __m512 low)
 {
@@ -191,6 +183,12 @@ EMULATED __m512i em_permute(__m512i order, __m512i x)
     return y;
 }
 
+#define EM_STORE(type, p, mask, x, size)                                                                     \
+    do {                                                                                                     \
+        type em_value = (x);                                                                                 \
+        em_copy(p, &em_value, mask, size);                                                                   \
+    } while (0)
+
 /* macros in some compilers */
 #undef _mm512_cmp_ps_mask
 #undef _mm512_reduce_ps
@@ -198,7 +196,7 @@ EMULATED __m512i em_permute(__m512i order, __m512i x)
 #undef _mm512_shuffle_i32x4
 #undef _mm512_slli_epi32
 #undef _mm512_srli_epi32
-#define _mm256_mask_storeu_epi16(p, mask, x)     em_store_halves16(p, mask, x)
+#define _mm256_mask_storeu_epi16(p, mask, x)     EM_STORE(__m256i, p, mask, x, 2)
 #define _mm256_maskz_loadu_epi16(mask, p)        em_load_halves16(mask, p)
 #define _mm512_abs_ps(x)                         em_abs(x)
 #define _mm512_add_epi32(a, b)                   ((__m512i)((words)(a) + (words)(b)))
@@ -216,8 +214,8 @@ EMULATED __m512i em_permute(__m512i order, __m512i x)
 #define _mm512_load_ps(p)                        em_load_floats(em_set_float(0), 0xffff, p)
 #define _mm512_mask_load_ps(x, mask, p)          em_load_floats(x, mask, p)
 #define _mm512_mask_or_epi32(x, mask, a, b)      (__m512i) em_choose(mask, (__m512)((a) | (b)), (__m512)(x))
-#define _mm512_mask_storeu_epi16(p, mask, x)     em_store_halves(p, mask, x)
-#define _mm512_mask_storeu_ps(p, mask, x)        em_store_floats(p, mask, x)
+#define _mm512_mask_storeu_epi16(p, mask, x)     EM_STORE(__m512i, p, mask, x, 2)
+#define _mm512_mask_storeu_ps(p, mask, x)        EM_STORE(__m512, p, mask, x, 4)
 #define _mm512_mask_sub_ps(x, mask, a, b)        em_choose(mask, (a) - (b), x)
 #define _mm512_maskz_loadu_epi16(mask, p)        em_load_halves(mask, p)
 #define _mm512_maskz_loadu_ps(mask, p)           em_load_floats(em_set_float(0), mask, p)

@@ -23,6 +23,7 @@
 #include "tests/unit/ops_time.h"
 #include "tests/unit/sets.h"
 
+#include <fnmatch.h>
 #include <stdio.h>
 #ifdef _OPENMP
 #include <omp.h>
@@ -304,7 +305,12 @@ int main(int argc, char **argv)
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(work_issued_again_is_done_again);
     tests[count++] =
         (struct CMUnitTest)cmocka_unit_test(a_type_without_operations_is_reported_and_nothing_is_done);
-    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    if (argc > 1) {
+        size_t matching = 0;
+        for (size_t i = 0; i < count; i++) matching += fnmatch(argv[1], tests[i].name, 0) == 0;
+        if (!matching) return fprintf(stderr, "no test matches %s\n", argv[1]), 1;
+        cmocka_set_test_filter(argv[1]);
+    }
     sets_report();
     return _cmocka_run_group_tests("operations", tests, count, NULL, NULL);
 }
