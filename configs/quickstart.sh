@@ -36,7 +36,7 @@ meopt=build/meopt
 stamp=$(date -u +%Y%m%dT%H%M%SZ)
 "$meopt" fetch digits --dest sample
 "$meopt" fetch genesis --dest sample
-train() { # NAME CONFIG [KEY=VALUE]: what it has learnt, and the memory
+train() { # NAME CONFIG [KEY=VALUE]: prints the loss and the peak memory
     echo "== $1"
     name=$1 config=$2
     shift 2
@@ -48,7 +48,7 @@ train() { # NAME CONFIG [KEY=VALUE]: what it has learnt, and the memory
     grep '^loss .*->' "runs/$name/train.log"
     grep '^peak' "runs/$name/train.log"
 }
-pairs() { # three students, without and with MEOpt; a classifier of handwritten digits, from random values
+image_models() { # three students, without and with MEOpt; a classifier of handwritten digits, from random values
     for pair in quickstart quickstart_openclip quickstart_dinov2; do
         for use in false true; do train "$pair-$stamp-meopt-$use" $pair optim.use_meopt=$use; done
         "$meopt" export "runs/$pair-$stamp-meopt-true" --format pt
@@ -56,7 +56,7 @@ pairs() { # three students, without and with MEOpt; a classifier of handwritten 
     train "digits-$stamp" digits
     "$meopt" export "runs/digits-$stamp" --format timm
 }
-bytes() { # a language model of bytes, from random values; it continues a text
+language_model() { # a language model of bytes, from random values; it continues a text
     train "bytes-$stamp" bytes
     "$meopt" generate "runs/bytes-$stamp" --prompt "And God said" --count 100
 }
@@ -64,11 +64,11 @@ bytes() { # a language model of bytes, from random values; it continues a text
 mkdir -p runs
 code=0
 trap 'trap - INT && kill 0' INT # what runs in the background does not get the terminal's signal
-bytes >"runs/bytes-$stamp.out" 2>&1 &
-bytes=$!
-pairs &
+language_model >"runs/bytes-$stamp.out" 2>&1 &
+language=$!
+image_models &
 wait $! || code=$?
-wait $bytes || code=$?
+wait $language || code=$?
 trap - INT
 cat "runs/bytes-$stamp.out"
 rm "runs/bytes-$stamp.out"

@@ -27,7 +27,7 @@ wait_for() { # SECONDS COMMAND...: run the command until it succeeds, at growing
         [ $wait_pause = 9 ] || wait_pause=$((wait_pause + 1))
     done
 }
-hasten() { # TIMES: time passes so many times as fast for commands and terminals that begin from now on (tests/fault/clock.c); 1: no longer
+hasten() { # N: clocks run N times as fast for commands and terminals started from now on (tests/fault/clock.c); 1: as usual
     unset LD_PRELOAD FAST_CLOCK
     [ "$1" = 1 ] || export LD_LIBRARY_PATH="$MEOPT_BUILD/tests" LD_PRELOAD=libfast_clock.so FAST_CLOCK="$1" ASAN_OPTIONS="verify_asan_link_order=0:${ASAN_OPTIONS:-}"
 }

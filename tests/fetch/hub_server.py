@@ -50,14 +50,14 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, *_):
         pass
 
-    def ends(self):
-        """Before the last bytes of an answer: whoever has received them may make the next request."""
+    def count_ended(self):
+        """Called before the last bytes of an answer are sent: their receiver may make the next request."""
         with lock:
             state["busy"] -= self.busy
         self.busy = 0
 
     def answer(self, status, body=b"", **headers):
-        self.ends()
+        self.count_ended()
         self.send_response(status)
         for k, v in headers.items():
             self.send_header(k.replace("_", "-"), v)
@@ -88,7 +88,7 @@ class Handler(BaseHTTPRequestHandler):
         step = 32768 if "kill" in self.path else 1 << 20
         for at in range(a, b + 1, step):
             if at + step > b:
-                self.ends()
+                self.count_ended()
             self.wfile.write(data[at : min(at + step, b + 1)])
             if "kill" in self.path:
                 time.sleep(0.02)
@@ -201,7 +201,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             self.route(hub)
         finally:
-            self.ends()
+            self.count_ended()
 
     def route(self, hub):
         path = self.path.split("?")[0]

@@ -271,7 +271,7 @@ static inline double end_error(struct subject *s, const char **name, double *ele
     return worst;
 }
 
-/* Is everything tried with this directory? */
+/* Returns whether all steps and forms are tried with this directory. */
 static inline bool tried_fully(const char *dir)
 {
     if (!getenv("MEOPT_TEST_DEVICE") || getenv("MEOPT_LONG")) return true;

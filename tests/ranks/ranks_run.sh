@@ -124,7 +124,7 @@ train 10 moved 4 --workers 3 --stop-after 2
 "$MEOPT" train --resume runs/moved --workers 2 >log 2>&1 || fail "continues on other ranks"
 equal moved 4
 # A run of ranks, and one of them gets a signal once there is a checkpoint.
-same="${same%=*}=10"
+same="train.global_batch=8 train.micro_batch=2 train.checkpoint_steps=10"
 rank_pid() { python3 -c 'import json, sys
 print([r["pid"] for r in json.load(open(sys.argv[1]))["ranks"] if r["rank"] == int(sys.argv[2])][0])' "runs/$1/live.json" "$2"; }
 left() { grep -lz "^runs/$1\$" /proc/[0-9]*/cmdline 2>/dev/null || true; } # of the workers of a run

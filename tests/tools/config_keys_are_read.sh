@@ -25,7 +25,7 @@ code() { # tree
             text = text "\n"
         }
         END { printf "%s", towers >FILE }' FILE="$dir/towers" >"$dir/all"
-    end='([^a-z_0-9 =]| +[^ =]| *==|$)' # of the name, with no assignment behind it
+    end='([^a-z_0-9 =]| +[^ =]| *==|$)' # of the name, with no assignment after it
     { LC_ALL=C grep -oE "(->|[a-z]\\.)[a-z_]+\\.[a-z_0-9]+$end" "$dir/all"; LC_ALL=C grep -oE "(tower|images)->[a-z_0-9]+$end" "$dir/towers"; } |
         sed -E 's/^(->|[a-z]\.)//; s/([a-z_]+(\.|->)[a-z_0-9]+).*/\1/' | sort -u >"$dir/reads"
 }

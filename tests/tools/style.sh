@@ -35,7 +35,8 @@ fi
 sleeps() { grep -rnE --include='*.sh' '(^|[^$[:alnum:]_-])sleep +("?[1-9]|0?\.[2-9])' "$@"; } # DIRECTORY...
 printf '  s%s 0.2\n  x; s%s 1 # s%s 0.1\n  s%s 0.15\n' leep leep leep leep >"$work/planted.sh"
 [ "$(sleeps "$work" | wc -l)" = 2 ] || { echo "of two planted sleeps, $(sleeps "$work" | wc -l) are found"; exit 1; }
-! sleeps $(find tests -mindepth 1 -maxdepth 1 ! -name bench) || { echo "these sleep for a fixed time: use wait_for of tests/lib.sh"; exit 1; }
+found=$(sleeps $(find tests -mindepth 1 -maxdepth 1 ! -name bench)) || [ $? = 1 ] || { echo "scripts cannot be searched for sleeps"; exit 1; }
+[ -z "$found" ] || { echo "$found"; echo "these sleep for a fixed time: use wait_for of tests/lib.sh"; exit 1; }
 version=$(clang-format --version 2>/dev/null | sed -n 's/.*version \([0-9]*\)\..*/\1/p' || true)
 if [ "$version" != 14 ]; then
     echo "layout not compared: clang-format 14 is wanted, '${version:-none}' is here; lengths are well"

@@ -236,7 +236,7 @@ static void every_rule_and_format_has_the_bits_of_one_rank(void **state)
 static void any_layout_resumes_any_other(void **state)
 {
     (void)state;
-    static const struct {
+    static const struct part {
         int size;
         const char *layout;
     } parts[] = {{4, "dist.pipeline=2 dist.shard=parameters"},
@@ -251,13 +251,14 @@ static void any_layout_resumes_any_other(void **state)
     enum { PARTS = sizeof parts / sizeof *parts, ALONE = sizeof alone / sizeof *alone };
     static const struct {
         int model, count;
+        const struct part *parts;
         const char *settings;
-    } chains[] = {{GPT2, PARTS, OF_8 EXACT "model_s.depth=5 train.ema=0.9"},
-                  {EVA, PARTS, OF_8 PREVIOUS "model_t.depth=4 model_s.depth=4 model_s.drop_path=0.3"},
-                  {BERT, ALONE, "train.micro_batch=2 " CLIP},
-                  {CLASSIFIER, ALONE, "train.micro_batch=2 model_s.drop_path=0.3 " CLIP},
-                  {DINOV2, ALONE, "train.micro_batch=2 optim.preset=minimal " CLIP},
-                  {LLAMA, ALONE, "train.micro_batch=2 " LORA CLIP}};
+    } chains[] = {{GPT2, PARTS, parts, OF_8 EXACT "model_s.depth=5 train.ema=0.9"},
+                  {EVA, PARTS, parts, OF_8 PREVIOUS "model_t.depth=4 model_s.depth=4 model_s.drop_path=0.3"},
+                  {BERT, ALONE, alone, "train.micro_batch=2 " CLIP},
+                  {CLASSIFIER, ALONE, alone, "train.micro_batch=2 model_s.drop_path=0.3 " CLIP},
+                  {DINOV2, ALONE, alone, "train.micro_batch=2 optim.preset=minimal " CLIP},
+                  {LLAMA, ALONE, alone, "train.micro_batch=2 " LORA CLIP}};
     for (size_t c = 0; c < sizeof chains / sizeof *chains; c++)
         for (int i = 0; i < chains[c].count; i++) {
             const struct run *whole = reference(chains[c].model, chains[c].settings);
@@ -265,10 +266,9 @@ static void any_layout_resumes_any_other(void **state)
             struct step_result before[STEPS];
             assert_non_null(mkdtemp(directory));
             for (int step = 0; step < STEPS; step++) {
-                int at = (i + step) % chains[c].count,
-                    size = chains[c].count == PARTS ? parts[at].size : alone[at].size;
-                char *settings = xasprintf("%s %s", chains[c].settings,
-                                           chains[c].count == PARTS ? parts[at].layout : alone[at].layout);
+                const struct part *part = &chains[c].parts[(i + step) % chains[c].count];
+                int size = part->size;
+                char *settings = xasprintf("%s %s", chains[c].settings, part->layout);
                 struct run *now = as_ranks(size, (struct run){.model = chains[c].model,
                                                               .settings = settings,
                                                               .directory = directory,
