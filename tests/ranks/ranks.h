@@ -30,7 +30,6 @@ struct rank {
     struct comm_options options;
     const char *directory; /* directory of the run: resume from its checkpoint, and save; NULL: neither */
     int64_t last_step;     /* 0: STEPS */
-    int64_t lost_step;     /* before which this rank gives up; 0: none */
     int code;
     struct error err;
     struct step_result results[STEPS];
@@ -85,11 +84,6 @@ static void train(struct rank *r, struct trainer *t)
     if (r->directory) r->code = trainer_resume(t, r->directory, &from, &r->err);
     r->resume_bytes = thread_read() - before;
     for (feed.step = from > 0 ? (int)from : 0; feed.step < last && !r->code; feed.step++) {
-        if (feed.step + 1 == r->lost_step) {
-            r->code = EXIT_DISK;
-            comm_abort(&t->ranks, r->code);
-            return;
-        }
         r->code =
             trainer_step(t, feed.step + 1, 1e-3, &(struct batch_source){.fetch = give, .context = &feed},
                          &r->results[feed.step], &r->err);
@@ -125,14 +119,12 @@ static void *rank_main(void *context)
 static const char *run_directory;
 static int64_t run_last_step;
 
-static struct rank *as_ranks(int size, const char *settings, int lost_rank)
+static struct rank *as_ranks(int size, const char *settings)
 {
     struct rank *ranks = xcalloc((size_t)size, sizeof *ranks);
     for (int r = 0; r < size; r++)
-        ranks[r] = (struct rank){.settings = settings,
-                                 .directory = run_directory,
-                                 .last_step = run_last_step,
-                                 .lost_step = r == lost_rank ? 2 : 0};
+        ranks[r] =
+            (struct rank){.settings = settings, .directory = run_directory, .last_step = run_last_step};
     run_ranks(size, ranks, sizeof *ranks, offsetof(struct rank, options), rank_main);
     return ranks;
 }

@@ -147,7 +147,7 @@ static void a_checkpoint_goes_from_any_number_of_ranks_to_any(void **state)
         char alone[] = "/tmp/meopt-ranks-XXXXXX";
         assert_non_null(mkdtemp(alone));
         run_directory = alone;
-        struct rank *one = as_ranks(1, settings[w], -1);
+        struct rank *one = as_ranks(1, settings[w]);
         int64_t tensors = one->tensors;
         ranks_free(one, 1);
         for (int k = 0; k < 3 * MOVES; k++) {
@@ -159,7 +159,7 @@ static void a_checkpoint_goes_from_any_number_of_ranks_to_any(void **state)
             for (run_last_step = 1; run_last_step <= STEPS; run_last_step++) {
                 int size = moves[m][run_last_step - 1], shard = (int)((shift + run_last_step) % 3);
                 char *all = xasprintf("%s dist.shard=%s", settings[w], shards[shard]);
-                struct rank *ranks = as_ranks(size, all, -1);
+                struct rank *ranks = as_ranks(size, all);
                 for (int r = 0; r < size; r++)
                     if (ranks[r].code) fail_msg("%s, rank %d of %d: %s", all, r, size, ranks[r].err.what);
                 ranks_free(ranks, size);
@@ -190,10 +190,10 @@ static void a_rank_that_cannot_write_its_part_is_named_and_the_last_good_stays(v
     assert_non_null(mkdtemp(directory));
     run_directory = directory;
     run_last_step = 1;
-    ranks_free(as_ranks(3, "dist.shard=optimizer", -1), 3);
+    ranks_free(as_ranks(3, "dist.shard=optimizer"), 3);
     run_last_step = 2;
     full = "/optimizer.1-of-3.bin";
-    struct rank *ranks = as_ranks(3, "dist.shard=optimizer", -1);
+    struct rank *ranks = as_ranks(3, "dist.shard=optimizer");
     full = NULL;
     for (int r = 0; r < 3; r++) {
         assert_int_equal(ranks[r].code, EXIT_DISK);
@@ -205,7 +205,7 @@ static void a_rank_that_cannot_write_its_part_is_named_and_the_last_good_stays(v
     assert_false(exists(directory, "ckpt/step-00000002"));
     assert_false(exists(directory, "ckpt/step-00000002.partial"));
     run_last_step = STEPS;
-    ranks = as_ranks(2, "dist.shard=parameters", -1); /* from step 1 */
+    ranks = as_ranks(2, "dist.shard=parameters"); /* from step 1 */
     for (int r = 0; r < 2; r++) assert_int_equal(ranks[r].code, 0);
     int64_t tensors = ranks->tensors;
     ranks_free(ranks, 2);
@@ -214,7 +214,7 @@ static void a_rank_that_cannot_write_its_part_is_named_and_the_last_good_stays(v
     char alone[] = "/tmp/meopt-ranks-XXXXXX";
     assert_non_null(mkdtemp(alone));
     run_directory = alone;
-    ranks_free(as_ranks(1, "", -1), 1);
+    ranks_free(as_ranks(1, ""), 1);
     run_directory = NULL;
     same_content("after a full disk", alone, directory, 2, tensors);
     file_remove_tree(directory, NULL);
@@ -240,7 +240,7 @@ static void each_rank_reads_its_part(void **state)
     run_directory = directory;
     static const char wide[] = "dist.shard=parameters model_s.width=384 model_s.hidden=1536";
     run_last_step = 1;
-    ranks_free(as_ranks(4, wide, -1), 4);
+    ranks_free(as_ranks(4, wide), 4);
     int64_t all = size_of(directory, "ckpt/step-00000001/model.safetensors");
     for (int r = 0; r < 4; r++) {
         char name[80];
@@ -250,7 +250,7 @@ static void each_rank_reads_its_part(void **state)
     run_last_step = 2;
     counted = "step-00000001/optimizer.";
     opened = 0;
-    struct rank *ranks = as_ranks(4, wide, -1);
+    struct rank *ranks = as_ranks(4, wide);
     assert_int_equal(opened, 4); /* each its own */
     for (int r = 0; r < 4; r++) {
         if (ranks[r].code) fail_msg("%s", ranks[r].err.what);
@@ -261,7 +261,7 @@ static void each_rank_reads_its_part(void **state)
     run_last_step = STEPS;
     counted = "step-00000002/optimizer.";
     opened = 0;
-    ranks = as_ranks(3, wide, -1); /* each what overlaps its own part, and what it checks */
+    ranks = as_ranks(3, wide); /* each what overlaps its own part, and what it checks */
     counted = NULL;
     for (int r = 0; r < 3; r++)
         if (ranks[r].code) fail_msg("%s", ranks[r].err.what);
@@ -311,11 +311,11 @@ static void a_damaged_file_is_noticed_whoever_reads_it(void **state)
         assert_non_null(mkdtemp(directory));
         run_directory = directory;
         run_last_step = 1;
-        ranks_free(as_ranks(4, "dist.shard=optimizer", -1), 4);
+        ranks_free(as_ranks(4, "dist.shard=optimizer"), 4);
         char *name = path_join("ckpt/step-00000001", cases[i].name);
         damage(directory, name, cases[i].how);
         run_last_step = 2;
-        struct rank *ranks = as_ranks(cases[i].ranks, "dist.shard=optimizer", -1);
+        struct rank *ranks = as_ranks(cases[i].ranks, "dist.shard=optimizer");
         for (int r = 0; r < cases[i].ranks; r++) {
             if (ranks[r].code != EXIT_INTEGRITY || !strstr(ranks[r].err.what, cases[i].name))
                 fail_msg("%s, rank %d: %d: %s", cases[i].name, r, ranks[r].code, ranks[r].err.what);
@@ -337,11 +337,11 @@ static void a_rank_that_cannot_read_what_others_can_is_named(void **state)
     assert_non_null(mkdtemp(directory));
     run_directory = directory;
     run_last_step = 1;
-    ranks_free(as_ranks(3, "dist.shard=optimizer", -1), 3);
+    ranks_free(as_ranks(3, "dist.shard=optimizer"), 3);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         disk.rank = cases[i].rank;
         disk.denied = cases[i].name;
-        struct rank *ranks = as_ranks(3, "dist.shard=optimizer", -1);
+        struct rank *ranks = as_ranks(3, "dist.shard=optimizer");
         disk.denied = NULL;
         char *named = xasprintf("rank %d (host ", cases[i].rank);
         for (int r = 0; r < 3; r++)
@@ -353,7 +353,7 @@ static void a_rank_that_cannot_read_what_others_can_is_named(void **state)
         ranks_free(ranks, 3);
         assert_true(exists(directory, "ckpt/step-00000001"));
     }
-    struct rank *ranks = as_ranks(3, "dist.shard=optimizer", -1); /* all can read it again */
+    struct rank *ranks = as_ranks(3, "dist.shard=optimizer"); /* all can read it again */
     for (int r = 0; r < 3; r++) assert_int_equal(ranks[r].code, 0);
     ranks_free(ranks, 3);
     file_remove_tree(directory, NULL);
@@ -395,7 +395,7 @@ static void a_rank_that_reads_another_header_is_named(void **state)
     assert_non_null(mkdtemp(directory));
     run_directory = directory;
     run_last_step = 1;
-    ranks_free(as_ranks(4, wide, -1), 4);
+    ranks_free(as_ranks(4, wide), 4);
     char *model = path_join(directory, "ckpt/step-00000001/model.safetensors"),
          *other = path_join(directory, "other");
     exchange_places(model, other, "blocks.1.norm1.weight\":", "blocks.1.norm1.bias\":");
@@ -403,7 +403,7 @@ static void a_rank_that_reads_another_header_is_named(void **state)
     disk.rank = 3;
     disk.file = "/model.safetensors";
     disk.other = other;
-    struct rank *ranks = as_ranks(4, wide, -1);
+    struct rank *ranks = as_ranks(4, wide);
     disk.file = NULL;
     for (int r = 0; r < 4; r++)
         if (ranks[r].code != EXIT_INTEGRITY || !strstr(ranks[r].err.what, "rank 3 (host "))
@@ -419,7 +419,7 @@ static void a_save_that_fails_fails_on_every_rank(void **state)
 {
     (void)state;
     run_directory = "/proc/no-run"; /* nothing can be made there */
-    struct rank *ranks = as_ranks(3, "dist.shard=optimizer", -1);
+    struct rank *ranks = as_ranks(3, "dist.shard=optimizer");
     run_directory = NULL;
     for (int r = 0; r < 3; r++) {
         assert_int_not_equal(ranks[r].code, 0);
