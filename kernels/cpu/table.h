@@ -3,7 +3,7 @@
 #define MEOPT_KERNELS_CPU_TABLE_H
 
 #include "kernels/cpu/ops.h"
-#include "kernels/cpu/set.h"
+#include "kernels/cpu/isa.h"
 
 /* A set with its own GEMM uses the other functions of the set that it extends. */
 #ifdef CPU_REST

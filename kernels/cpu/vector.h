@@ -8,7 +8,7 @@
 #define MEOPT_KERNELS_CPU_VECTOR_H
 
 #include "kernels/bf16.h"
-#include "kernels/cpu/set.h"
+#include "kernels/cpu/isa.h"
 #include "kernels/f16.h"
 #include "kernels/operations.h"
 

@@ -192,7 +192,7 @@ static void a_set_that_runs_is_had(void **state)
     unsetenv("MEOPT_CPU_ISA");
 }
 
-/* What tests/unit/sets.h relies on: a set with GEMMs of its own has the other operations of another set. */
+/* What tests/unit/isas.h relies on: a set with GEMMs of its own has the other operations of another set. */
 static void sets_share_what_is_not_a_product(void **state)
 {
     (void)state;

@@ -2,7 +2,7 @@
  * as the layout says; values only; labels -1; dW added to. */
 #include "core/nn/lm_loss.h"
 #include "kernels/bf16.h"
-#include "tests/unit/sets.h"
+#include "tests/unit/isas.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -121,7 +121,7 @@ static void solve_rows(struct problem *p, double codes, double *g, double *slack
 
 static void solve(struct problem *p)
 {
-    bool by_codes = p->type == DTYPE_BF16 && !getenv("MEOPT_TEST_DEVICE") && set_has_bfp();
+    bool by_codes = p->type == DTYPE_BF16 && !getenv("MEOPT_TEST_DEVICE") && isa_has_bfp();
     double *g = numbers(p->R * p->V), *slack = numbers(p->R * p->V), codes = by_codes ? 0x1p-13 : 0;
     solve_rows(p, codes, g, slack);
     for (int64_t r = 0; r < p->R; r++)
@@ -285,14 +285,14 @@ static void all_forms(struct problem *p)
 /* Runs all forms in both types on each instruction set, or on the card. */
 static void on_each(int64_t D, int64_t V, double smoothing, bool outliers)
 {
-    for (int set = 0; set < SETS; set++) {
-        if (!set_selected(set)) continue;
+    for (int isa = 0; isa < ISAS; isa++) {
+        if (!isa_select(isa)) continue;
         for (int bf16 = 0; bf16 < 2; bf16++) {
             struct problem p = problem_of(bf16 ? DTYPE_BF16 : DTYPE_F32, 40, D, V, smoothing, outliers);
             all_forms(&p);
         }
     }
-    sets_end();
+    isas_restore();
 }
 static void forms_equal_float64(void **state)
 {

@@ -21,7 +21,7 @@
 #include "tests/unit/ops_rows.h"
 #include "tests/unit/ops_stream.h"
 #include "tests/unit/ops_time.h"
-#include "tests/unit/sets.h"
+#include "tests/unit/isas.h"
 
 #include <fnmatch.h>
 #include <stdio.h>
@@ -179,7 +179,7 @@ static void check_on(struct trial *T, const struct operation *op, struct device 
 {
     struct error err;
     T->device = device;
-    T->bfp = device->kind == DEVICE_CPU && T->t == DTYPE_BF16 && set_has_bfp();
+    T->bfp = device->kind == DEVICE_CPU && T->t == DTYPE_BF16 && isa_has_bfp();
     trial_upload(T);
     op->call(T);
     assert_int_equal(device_check(device, &err), 0);
@@ -190,12 +190,11 @@ static void check_on(struct trial *T, const struct operation *op, struct device 
     T->device = NULL;
 }
 
-/* The reference is computed before there is a device: it is that of every set. */
+/* The reference is computed before there is a device: it is that of every ISA. */
 static void operation_equals_its_reference(void **state)
 {
     const struct operation *op = *state;
-    struct device *devices[SETS] = {NULL};
-    bool card = getenv("MEOPT_TEST_DEVICE") != NULL;
+    struct device *devices[ISAS] = {NULL};
     set_threads(2);
     for (int shape = 0; shape < SHAPES && op->shapes[shape][0]; shape++)
         for (int bf16 = 0; bf16 < 2; bf16++) {
@@ -203,17 +202,17 @@ static void operation_equals_its_reference(void **state)
             trial_open(&T, op, NULL, bf16 ? DTYPE_BF16 : F32, op->shapes[shape]);
             op->reference(&T);
             if (T.t == F32 && is_small(&T)) check_gradients(&T, op);
-            for (int set = 0; set < SETS; set++) {
-                if (!card && !set_has_own(set, op->name, bf16)) continue;
-                if (!set_selected(set)) continue;
-                if (!devices[set]) devices[set] = open_selected();
-                check_on(&T, op, devices[set]);
+            for (int isa = 0; isa < ISAS; isa++) {
+                if (!isa_has_own(isa, op->name, bf16)) continue;
+                if (!isa_select(isa)) continue;
+                if (!devices[isa]) devices[isa] = open_selected();
+                check_on(&T, op, devices[isa]);
             }
             trial_close(&T);
         }
-    for (int set = 0; set < SETS; set++)
-        if (devices[set]) device_close(devices[set]);
-    sets_end();
+    for (int isa = 0; isa < ISAS; isa++)
+        if (devices[isa]) device_close(devices[isa]);
+    isas_restore();
 }
 
 /* All 2^16 upper halves with lower halves around the ties, infinities, NaNs and denormals among them. */
@@ -249,16 +248,16 @@ static void check_bf16_rounding(struct device *device, enum dtype t)
 
 static void on_each(void (*check)(struct device *, enum dtype))
 {
-    for (int set = 0; set < SETS; set++) {
+    for (int isa = 0; isa < ISAS; isa++) {
         struct error err;
-        if (!set_selected(set)) continue;
+        if (!isa_select(isa)) continue;
         struct device *device = open_selected();
         check(device, F32);
         check(device, DTYPE_BF16);
         assert_int_equal(device_check(device, &err), 0);
         device_close(device);
     }
-    sets_end();
+    isas_restore();
 }
 
 #define ON_EACH(test, check)                                                                                 \
@@ -311,6 +310,6 @@ int main(int argc, char **argv)
         if (!matching) return fprintf(stderr, "no test matches %s\n", argv[1]), 1;
         cmocka_set_test_filter(argv[1]);
     }
-    sets_report();
+    isas_report();
     return _cmocka_run_group_tests("operations", tests, count, NULL, NULL);
 }

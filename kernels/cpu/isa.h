@@ -1,6 +1,6 @@
 /* Inside kernels/cpu: names with the instruction set as their suffix, and how it multiplies bf16. */
-#ifndef MEOPT_KERNELS_CPU_SET_H
-#define MEOPT_KERNELS_CPU_SET_H
+#ifndef MEOPT_KERNELS_CPU_ISA_H
+#define MEOPT_KERNELS_CPU_ISA_H
 
 #define JOIN_(a, b) a##_##b
 #define JOIN(a, b)  JOIN_(a, b)
