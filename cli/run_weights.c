@@ -25,10 +25,10 @@ int run_weights_config(struct config *c, char **run, char **operands, int count,
 int run_checkpoint_open(struct checkpoint *c, const char *run, enum run_checkpoint which, struct error *err)
 {
     struct checkpoint_best best = {.step = -1};
-    if (which != RUN_NEWEST) checkpoint_best_read(run, &best);
-    if (best.step >= 0) return checkpoint_scan(c, run, best.step, NULL, err);
     *c = (struct checkpoint){.step = -1, .at = -1, .model_file = -1};
-    int code = which == RUN_BEST ? 0 : checkpoint_newest(c, run, false, err);
+    int code = which == RUN_NEWEST ? 0 : checkpoint_best_find(run, &best, err);
+    if (!code && best.step >= 0) return checkpoint_scan(c, run, best.step, NULL, err);
+    if (!code && which != RUN_BEST) code = checkpoint_newest(c, run, false, err);
     if (code || c->step >= 0) return code;
     code = which == RUN_BEST
                ? error_set(err, EXIT_FAILED, "use --checkpoint last", "has no best checkpoint")

@@ -324,40 +324,6 @@ static void load_state(struct partial *part)
     if (part->state.segment_count) live_store(part);
 }
 
-/* Returns whether files of `uid` belong to this user. Some file systems map user ids (NFS without root,
- * FUSE): there a new directory next to `directory` shows the mapped id. */
-static bool is_ours(const char *directory, uid_t uid)
-{
-    struct stat st;
-    if (uid == geteuid()) return true;
-    char *trial = xasprintf("%s.XXXXXX", directory);
-    bool ours = mkdtemp(trial) && lstat(trial, &st) == 0 && st.st_uid == uid;
-    rmdir(trial);
-    free(trial);
-    return ours;
-}
-
-/* Creates the private directory, or checks that an existing one is a directory of this user, not a symbolic
- * link. */
-static int make_private(const char *directory, struct error *err)
-{
-    struct stat st;
-    int code, there = -1;
-    for (int i = 0; i < 100 && there != 0; i++) { /* its last owner may remove it meanwhile */
-        if (mkdir(directory, 0700) == 0) return 0;
-        if (errno != EEXIST || ((there = lstat(directory, &st)) != 0 && errno != ENOENT)) break;
-    }
-    if (there != 0) return io_error("create the directory", directory, err);
-    if (S_ISDIR(st.st_mode) && is_ours(directory, st.st_uid)) return 0;
-    if (!S_ISDIR(st.st_mode))
-        code = error_set(err, EXIT_FAILED, "remove it, or fetch into another --dest", "is not a directory");
-    else
-        code = error_set(err, EXIT_FAILED, "fetch into another --dest", "belongs to another user (%ld)",
-                         (long)st.st_uid);
-    error_at(err, directory, 0, 0);
-    return code;
-}
-
 /* What partial_claim needs in each attempt. */
 struct claimant {
     const char *directory, *name;
@@ -370,7 +336,7 @@ static int create_unowned(const struct claimant *c, struct error *err)
 {
     char *path = xasprintf("%s/%s.part", c->directory, c->name);
     int code = 0, fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0644);
-    if (fd < 0 && errno == ENOENT) code = make_private(c->directory, err);
+    if (fd < 0 && errno == ENOENT) code = file_own_directory(c->directory, 0700, NULL, err);
     else if (fd < 0 && errno != EEXIST) code = io_error("create the file", path, err);
     if (fd >= 0) close(fd);
     free(path);
@@ -426,7 +392,7 @@ int partial_claim(struct partial *part, const char *directory, const char *name,
     bool claimed = false;
     *part = (struct partial){.fd = -1};
     *owner_here = false;
-    int code = make_private(directory, err);
+    int code = file_own_directory(directory, 0700, NULL, err);
     if (code) return code;
     owner_self(&c.self);
     c.own_path = xasprintf("%s/%s.part.%s.%ld.%lld", directory, name, c.self.host, c.self.pid, c.self.start);

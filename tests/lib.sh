@@ -27,6 +27,11 @@ wait_for() { # SECONDS COMMAND...: run the command until it succeeds, at growing
         [ $wait_pause = 9 ] || wait_pause=$((wait_pause + 1))
     done
 }
+ours() { # PATTERN: the cmdline in /proc of each process that runs in $work and has a word like it; another suite may run beside this one
+    grep -lz -e "$1" /proc/[0-9]*/cmdline 2>/dev/null | while read -r ours_file; do
+        [ "$(readlink "${ours_file%cmdline}cwd" 2>/dev/null)" != "$(cd "$work" && pwd -P)" ] || echo "$ours_file"
+    done
+}
 hasten() { # N: clocks run N times as fast for commands and terminals started from now on (tests/fault/clock.c); 1: as usual
     unset LD_PRELOAD FAST_CLOCK
     [ "$1" = 1 ] || export LD_LIBRARY_PATH="$MEOPT_BUILD/tests" LD_PRELOAD=libfast_clock.so FAST_CLOCK="$1" ASAN_OPTIONS="verify_asan_link_order=0:${ASAN_OPTIONS:-}"

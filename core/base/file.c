@@ -422,6 +422,41 @@ int file_make_dirs_below(const char *directory, const char *name, struct error *
     return code;
 }
 
+/* Returns whether files of `uid` belong to this user. Some file systems map user ids (NFS without root,
+ * FUSE): there a new directory next to `directory` shows the mapped id. */
+static bool is_ours(const char *directory, uid_t uid)
+{
+    struct stat st;
+    if (uid == geteuid()) return true;
+    char *trial = xasprintf("%s.XXXXXX", directory);
+    bool ours = mkdtemp(trial) && lstat(trial, &st) == 0 && st.st_uid == uid;
+    rmdir(trial);
+    free(trial);
+    return ours;
+}
+
+int file_own_directory(const char *path, mode_t mode, bool *made, struct error *err)
+{
+    struct stat st;
+    int code = 0, there = -1;
+    if (made) *made = false;
+    for (int i = 0; i < 100 && there != 0; i++) { /* its last owner may remove it meanwhile */
+        if (mkdir(path, mode) == 0) {
+            if (made) *made = true;
+            return 0;
+        }
+        if (errno != EEXIST || ((there = lstat(path, &st)) != 0 && errno != ENOENT)) break;
+    }
+    if (there != 0) code = error_errno(err, EXIT_FAILED, NULL, "cannot create the directory");
+    else if (!S_ISDIR(st.st_mode))
+        code = error_set(err, EXIT_FAILED, "remove it, or work in another directory", "is not a directory");
+    else if (!is_ours(path, st.st_uid))
+        code = error_set(err, EXIT_FAILED, "work in another directory", "belongs to another user (%ld)",
+                         (long)st.st_uid);
+    if (code) error_at(err, path, 0, 0);
+    return code;
+}
+
 static int remove_at(int parent, const char *name, int depth)
 {
     if (unlinkat(parent, name, 0) == 0 || errno == ENOENT) return 0;
@@ -447,6 +482,8 @@ static int remove_at(int parent, const char *name, int depth)
     errno = saved;
     return result == 0 ? unlinkat(parent, name, AT_REMOVEDIR) : -1;
 }
+
+int file_remove_at(int directory, const char *name) { return remove_at(directory, name, 0); }
 
 int file_remove_tree(const char *path, struct error *err)
 {

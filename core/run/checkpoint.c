@@ -373,6 +373,13 @@ int checkpoint_set_aside(const char *directory, int64_t step, const char *why, s
     return code;
 }
 
+bool checkpoint_again(int *tries)
+{
+    if (*tries >= READ_TRIES) return false;
+    nanosleep(&(struct timespec){.tv_nsec = 50000000L << (*tries)++}, NULL);
+    return true;
+}
+
 /* ---- The newest checkpoint ---- */
 
 /* Tries the checkpoints from the newest on until one is complete. WHOLE with c->step -1: there is none. */
@@ -419,11 +426,10 @@ int checkpoint_newest_among(struct checkpoint *c, const char *directory, bool ow
     struct error own = {0};
     enum checkpoint_state state = GONE;
     if (!err) err = &own;
-    for (int listed = 0, read = 1; listed < LIST_TRIES; listed++) {
+    for (int listed = 0, tries = 1; listed < LIST_TRIES; listed++) {
         state = newest_listed(c, directory, owner, share, err);
         if (state == WHOLE) return 0;
-        if (state == DAMAGED || (state == UNREADABLE && read == READ_TRIES)) break;
-        if (state == UNREADABLE) nanosleep(&(struct timespec){.tv_nsec = 50000000L << read++}, NULL);
+        if (state == DAMAGED || (state == UNREADABLE && !checkpoint_again(&tries))) break;
     }
     if (state == DAMAGED) {
         char *all = path_join(directory, "ckpt");
@@ -448,19 +454,30 @@ void checkpoint_close(struct checkpoint *c)
     *c = (struct checkpoint){.step = -1, .at = -1, .model_file = -1};
 }
 
-int checkpoint_before(const char *directory, int64_t before, int64_t *step, struct error *err)
+/* One attempt of checkpoint_before. */
+static int find_before(const char *directory, int64_t before, int64_t *step, struct error *err)
 {
     int64_t *steps;
     int count, code = checkpoint_steps(directory, &steps, &count, err);
     *step = -1;
-    for (int i = 0; i < count && *step < 0; i++) {
+    for (int i = 0; i < count && *step < 0 && !code; i++) {
         struct checkpoint c;
-        struct error why;
         if (steps[i] > before) continue;
-        if (checkpoint_verify(&c, directory, steps[i], BY_SIZE, &why) == WHOLE) *step = steps[i];
+        enum checkpoint_state state = checkpoint_verify(&c, directory, steps[i], BY_SIZE, err);
+        if (state == WHOLE) *step = steps[i];
+        if (state == UNREADABLE) code = err->code;
         checkpoint_close(&c);
     }
     free(steps);
+    return code;
+}
+
+int checkpoint_before(const char *directory, int64_t before, int64_t *step, struct error *err)
+{
+    struct error own;
+    int code, tries = 1;
+    if (!err) err = &own;
+    while ((code = find_before(directory, before, step, err)) != 0 && checkpoint_again(&tries)) continue;
     return code;
 }
 

@@ -85,7 +85,7 @@ void checkpoint_tidy(const char *directory, int64_t step, int keep);
 int checkpoint_steps(const char *directory, int64_t **steps, int *count, struct error *err);
 
 /* Finds the newest checkpoint at or before `before` whose files have the sizes in its manifest; *step -1:
- * none. */
+ * none. One that cannot be read now is an error, no reason to take an older one. */
 int checkpoint_before(const char *directory, int64_t before, int64_t *step, struct error *err);
 /* Whether `path` is the tensors' file of a checkpoint, RUN/ckpt/step-N/model.safetensors. Writes the name
  * of RUN to `run`. */
@@ -156,7 +156,10 @@ struct checkpoint_best {
 /* before: the best complete one; NULL or step -1: none. */
 int checkpoint_best_write(const char *directory, const struct checkpoint_best *best,
                           const struct checkpoint_best *before, struct error *err);
-void checkpoint_best_read(const char *directory, struct checkpoint_best *best);
+/* An error: it cannot be read now, so that it is unknown which one it is. `find` tries for a while, as
+ * checkpoint_newest does. */
+int checkpoint_best_read(const char *directory, struct checkpoint_best *best, struct error *err);
+int checkpoint_best_find(const char *directory, struct checkpoint_best *best, struct error *err);
 /* Names `best` alone, or none (step -1): before a run continues, which may save the step of a crash with
  * another result. Failures are logged. */
 void checkpoint_best_settle(const char *directory, const struct checkpoint_best *best);

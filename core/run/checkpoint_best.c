@@ -4,6 +4,7 @@
 #include "core/base/log.h"
 #include "core/run/checkpoint_internal.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,32 +33,51 @@ int checkpoint_best_write(const char *directory, const struct checkpoint_best *b
     return code;
 }
 
-/* Reads an entry whose checkpoint is complete. */
-static bool read_entry(const char *directory, const json_t *object, struct checkpoint_best *best)
+/* Reads an entry. best->step stays -1 if it names no complete checkpoint. */
+static int read_entry(const char *directory, const json_t *object, struct checkpoint_best *best,
+                      struct error *err)
 {
     const json_t *step = json_object_get(object, "step"), *value = json_object_get(object, "value");
     const char *metric = json_string_value(json_object_get(object, "metric"));
     struct checkpoint c = {0};
-    bool whole =
-        json_is_integer(step) && json_is_number(value) && json_integer_value(step) >= 0 &&
-        checkpoint_verify(&c, directory, json_integer_value(step), BY_SIZE, &(struct error){0}) == WHOLE;
-    if (whole)
+    if (!json_is_integer(step) || !json_is_number(value) || json_integer_value(step) < 0) return 0;
+    enum checkpoint_state state = checkpoint_verify(&c, directory, json_integer_value(step), BY_SIZE, err);
+    if (state == WHOLE)
         *best = (struct checkpoint_best){.step = json_integer_value(step), .value = json_number_value(value)};
-    if (whole && metric) snprintf(best->metric, sizeof best->metric, "%s", metric);
+    if (state == WHOLE && metric) snprintf(best->metric, sizeof best->metric, "%s", metric);
     checkpoint_close(&c);
-    return whole;
+    return state == UNREADABLE ? err->code : 0;
 }
 
-void checkpoint_best_read(const char *directory, struct checkpoint_best *best)
+int checkpoint_best_read(const char *directory, struct checkpoint_best *best, struct error *err)
 {
     char *text = NULL;
     size_t bytes = 0;
+    struct error own;
+    if (!err) err = &own;
     *best = (struct checkpoint_best){.step = -1};
-    if (file_read_below(directory, name, 4096, &text, &bytes, NULL)) return;
+    int code = file_read_below(directory, name, 4096, &text, &bytes, err);
+    if (code) return errno == ENOENT ? 0 : code;
     json_t *object = json_loadb(text, bytes, 0, NULL);
-    if (!read_entry(directory, object, best)) read_entry(directory, json_object_get(object, "before"), best);
+    if (!object) {
+        code = error_set(err, EXIT_INTEGRITY, "remove it: the next evaluation names the best anew",
+                         "is not the name of the best checkpoint");
+        char *path = path_join(directory, name);
+        error_at(err, path, 0, 0);
+        free(path);
+    }
+    if (!code) code = read_entry(directory, object, best, err);
+    if (!code && best->step < 0) code = read_entry(directory, json_object_get(object, "before"), best, err);
     json_decref(object);
     free(text);
+    return code;
+}
+
+int checkpoint_best_find(const char *directory, struct checkpoint_best *best, struct error *err)
+{
+    int code, tries = 1;
+    while ((code = checkpoint_best_read(directory, best, err)) != 0 && checkpoint_again(&tries)) continue;
+    return code;
 }
 
 void checkpoint_best_settle(const char *directory, const struct checkpoint_best *best)

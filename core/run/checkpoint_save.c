@@ -272,7 +272,10 @@ static void forget_old(const char *directory, int64_t written, int keep)
     int count, kept = 1, looked = 0;
     struct checkpoint_best best;
     struct error err = {0};
-    checkpoint_best_read(directory, &best);
+    if (checkpoint_best_read(directory, &best, &err)) {
+        log_warn("old checkpoints are kept until it is known which is the best: %s: %s", err.file, err.what);
+        return;
+    }
     if (checkpoint_steps(directory, &steps, &count, &err))
         log_warn("could not remove old checkpoints: %s", err.what);
     for (int i = 0; i < count; i++) {

@@ -182,36 +182,55 @@ static int rename_into_place(const struct run *run, const char *directory, struc
     return code;
 }
 
-/* Empties a locked side directory from a killed process. */
+/* Returns whether `fd` is the file of this name in the directory. */
+static bool is_file_of(int fd, int directory, const char *name)
+{
+    struct stat ours, there;
+    return fstat(fd, &ours) == 0 && fstatat(directory, name, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
+           ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
+}
+
+/* Empties a locked side directory from a killed process, below the descriptor: what is behind a link that took
+ * its place meanwhile is not touched. */
 static int empty_side(const struct run *run, struct error *err)
 {
-    DIR *dir = file_list_below(run->directory, ".");
-    int code = 0;
-    for (const struct dirent *entry; dir && !code && (entry = readdir(dir)) != NULL;) {
+    int fd = open(run->directory, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), failed = fd < 0 ? -1 : 0;
+    DIR *dir = failed ? NULL : fdopendir(fd);
+    if (!failed && !dir) {
+        failed = -1;
+        close(fd);
+    }
+    if (!failed && !(is_file_of(run->lock, fd, LOCK) && is_file_of(run->metrics, fd, "metrics.jsonl") &&
+                     is_file_of(run->events, fd, "events.jsonl"))) {
+        failed = -1;
+        errno = ESTALE;
+    }
+    for (const struct dirent *entry; !failed && (errno = 0, entry = readdir(dir)) != NULL;) {
         static const char *const kept[] = {".", "..", LOCK, "metrics.jsonl", "events.jsonl"};
         bool keep = false;
         for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) keep |= strcmp(entry->d_name, kept[i]) == 0;
-        char *path = run_path(run, entry->d_name);
-        if (!keep) code = file_remove_tree(path, err);
-        free(path);
+        if (!keep) failed = file_remove_at(fd, entry->d_name);
+    }
+    int code = 0;
+    if (failed || errno) {
+        code = error_errno(err, EXIT_FAILED, "remove it, or use a different --name",
+                           "cannot empty the directory of a start that was killed");
+        error_at(err, run->directory, 0, 0);
     }
     if (dir) closedir(dir);
     if (!code) code = file_shorten(run->metrics, 0, "metrics.jsonl", err);
     return code ? code : file_shorten(run->events, 0, "events.jsonl", err);
 }
 
-/* Creates and locks the side directory of a new run; it may exist from a killed process. */
+/* Creates and locks the side directory of a new run; it may exist from a killed process of this user. */
 static int lock_side_directory(struct run *run, const char *side, bool *ours, struct error *err)
 {
-    int code = 0;
-    bool made = mkdir(side, 0777) == 0;
+    bool made;
+    int code = file_own_directory(side, 0777, &made, err);
     *ours = made;
-    if (!made && errno != EEXIST) {
-        code = error_errno(err, EXIT_FAILED, NULL, "cannot create the run directory");
-        error_at(err, side, 0, 0);
-    }
-    if (!code) code = run_open(run, side, err);
-    *ours = !code || (*ours && code != EXIT_LOCKED); /* remove it if a later step fails */
+    if (code) return code;
+    code = run_open(run, side, err);
+    *ours = !code || (made && code != EXIT_LOCKED); /* remove it if a later step fails */
     if (!code && !made) code = empty_side(run, err);
     return code;
 }
@@ -280,13 +299,24 @@ static int append(const struct run *run, int fd, const char *name, const char *t
     return code;
 }
 
+/* Returns whether this is the name of the side file (file.h) of a file that this program replaces in a run. */
+static bool is_side_file(const char *name)
+{
+    static const char *const replaced[] = {"config.yaml", "meta.json",  "plan.json",
+                                          "data.list",   "state.json", "live.json"};
+    size_t n = strlen(name);
+    if (n < 9 || name[0] != '.' || name[n - 7] != '.') return false;
+    for (size_t i = 0; i < sizeof replaced / sizeof *replaced; i++)
+        if (strlen(replaced[i]) == n - 8 && memcmp(name + 1, replaced[i], n - 8) == 0) return true;
+    return false;
+}
+
 void run_tidy(const struct run *run)
 {
     DIR *dir = opendir(run->directory);
     for (struct dirent *entry; dir && (entry = readdir(dir)) != NULL;) {
-        size_t n = strlen(entry->d_name);
         struct stat st;
-        if (entry->d_name[0] != '.' || n < 9 || entry->d_name[n - 7] != '.' ||
+        if (!is_side_file(entry->d_name) ||
             fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode))
             continue;
         if (unlinkat(dirfd(dir), entry->d_name, 0) != 0)

@@ -175,7 +175,7 @@ static bool brief_read(struct run_brief *b)
     b->left_s = NAN;
     if (!known || changed) {
         read_metrics(b);
-        checkpoint_best_read(b->directory, &b->best);
+        checkpoint_best_read(b->directory, &b->best, NULL);
     } else if ((double)st.st_mtim.tv_sec > b->last_sign) b->last_sign = (double)st.st_mtim.tv_sec;
     b->step = b->last.step > b->status.step ? b->last.step : b->status.step;
     read_static(b);

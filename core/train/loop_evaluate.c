@@ -59,11 +59,13 @@ void loop_name_best(struct train_loop *w)
         log_warn("%s%s%s; the best checkpoint is not named", why.file, why.file[0] ? ": " : "", why.what);
 }
 
-void loop_read_best(struct train_loop *w)
+int loop_read_best(struct train_loop *w, struct error *err)
 {
     w->best = (struct checkpoint_best){.step = -1};
-    if (w->from <= 0 || !is_rank0(w)) return;
-    checkpoint_best_read(w->run->directory, &w->best);
+    if (w->from <= 0 || !is_rank0(w)) return 0;
+    int code = checkpoint_best_find(w->run->directory, &w->best, err);
+    if (code) return code;
     if (w->best.step > w->from) w->best.step = -1; /* it is evaluated again */
     checkpoint_best_settle(w->run->directory, &w->best);
+    return 0;
 }

@@ -127,7 +127,7 @@ equal moved 4
 same="train.global_batch=8 train.micro_batch=2 train.checkpoint_steps=10"
 rank_pid() { python3 -c 'import json, sys
 print([r["pid"] for r in json.load(open(sys.argv[1]))["ranks"] if r["rank"] == int(sys.argv[2])][0])' "runs/$1/live.json" "$2"; }
-left() { grep -lz "^runs/$1\$" /proc/[0-9]*/cmdline 2>/dev/null || true; } # of the workers of a run
+left() { ours "^runs/$1\$"; } # the workers of a run
 ended() { ! grep -q '^State:.[^Z]' "/proc/$supervisor/status" 2>/dev/null; } # the shell may have taken its end already
 hurt() { # exit code, name, rank, signal, steps, more. Checkpoints are slow, so that the run lasts; if it ends before we see that it has begun: once more
     want=$1 name=$2 rank=$3 number=$4 total=$5 hit=

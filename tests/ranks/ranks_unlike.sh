@@ -36,7 +36,7 @@ left() { # processes of these runs, files of theirs for a moment, and what of ou
         tr '\0' ' ' 2>/dev/null <"$process/cmdline" | grep -q "$work" && grep -q '^State:.[^Z]' "$process/status" 2>/dev/null && echo "$process"
     done
     find tmp -type f
-    find /dev/shm -type f -user "$(id -un)" -newer configs \( -name '*meopt*' -o -name '*nccl*' \) 2>/dev/null
+    find /dev/shm -maxdepth 1 -type f -user "$(id -un)" -newer configs \( -name '*meopt*' -o -name '*nccl*' \) 2>/dev/null
     true
 }
 unlike() { # EXIT-CODE WHAT NAMES: of two ranks that have been started, $zero and $one

@@ -169,6 +169,6 @@ gone=$(sbatch --parsable -o "$work/gone.log" gone.sh)
 begun() { [ -e runs/gone/metrics.jsonl ] && [ "$(wc -l 2>/dev/null <runs/gone/metrics.jsonl || echo 0)" -ge 3 ]; }
 until_true 120 "the second job makes steps" begun
 scancel "$gone"
-quiet() { ! grep -lz "[r]uns/gone\|[.]ranks-$gone" /proc/[0-9]*/cmdline 2>/dev/null | grep -q .; }
+quiet() { ! ours "runs/gone\|[.]ranks-$gone" | grep -q .; }
 until_true 60 "nothing of a cancelled job runs" quiet
 echo "job $job: warned, requeued, the same weights; job $gone: cancelled, nothing left"

@@ -91,6 +91,29 @@ sed -i 's/"value":[^}]*/"value":1.5/' kept/ckpt/best.json
 [ -e kept/ckpt/step-00000009/MANIFEST.json ] || fail "kept: no last checkpoint"
 [ ! -e kept/ckpt/step-00000008 ] || fail "kept: an old checkpoint stays"
 
+# A file that cannot be opened for a moment is neither missing nor another one: no best checkpoint is removed, and no other is evaluated.
+rm -rf kept
+train kept 10 --stop-after 5 train.checkpoint_steps=1
+sed -i 's/"step":[0-9]*,\(.*\)"value":[^}]*/"step":3,\1"value":1.5/' kept/ckpt/best.json
+[ -e kept/ckpt/step-00000003/MANIFEST.json ] || fail "the evaluated step is not kept"
+once() { # K COMMAND...: the K-th open below kept/ckpt fails once; 1 if there are fewer
+    head -c 65536 /dev/zero >shared
+    k=$1
+    shift
+    env LD_PRELOAD=libfault.so FAULT_UNDER="$(pwd -P)/kept/ckpt" FAULT_SHARED="$(pwd -P)/shared" FAULT_CALL=open FAULT_K="$k" FAULT_ERRNO=5 "$@" >out 2>log
+}
+for k in 1 2 3 4 5 6 7 8; do
+    once $k "$MEOPT" eval kept --json && ! grep -q '"step": 3,' out && fail "eval: another checkpoint after a failed open $k"
+done
+cp -r kept before
+for k in 1 4 7 10 13 16 19 22 25 28 31 34 37 40; do
+    rm -rf kept
+    cp -r before kept
+    once $k "$MEOPT" train --resume kept --no-dashboard --stop-after 6 || true
+    [ -e kept/ckpt/step-00000003/MANIFEST.json ] || fail "the best checkpoint is gone after a failed open $k"
+    grep -q '"step":3,' kept/ckpt/best.json || fail "another best checkpoint after a failed open $k: $(cat kept/ckpt/best.json)"
+done
+
 # Refused before training: a class only in validation, no directory.
 mkdir val/gnu
 cp val/cat/* val/gnu/

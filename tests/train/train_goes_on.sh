@@ -154,9 +154,25 @@ start() { # NAME
 mkdir -p starts/.killed.new/ckpt starts/mine # what a killed start has left is taken up; another's directory is not
 : >starts/.killed.new/metrics.jsonl
 : >starts/.killed.new/.config.yaml.a1B2c3
+mkdir starts/.killed.new/ckpt/deep
 start killed || fail "$label: a killed one"
 [ "$(ls -A starts | sort | tr '\n' ' ')" = "killed mine " ] || fail "$label: $(ls -A starts)"
 [ -z "$(find starts/killed -name '.config*')" ] || fail "$label: a side file"
+mkdir -p theirs/kept # what a stranger puts under the name of a start is neither emptied nor trained in
+echo words >theirs/kept/thesis
+ln -s ../theirs starts/.linked.new
+start linked
+[ $? = 1 ] || fail "$label: a link under its name"
+[ "$(cat theirs/kept/thesis)" = words ] && [ "$(ls -A theirs)" = kept ] || fail "$label: $(ls -A theirs) behind a link"
+rm starts/.linked.new
+if [ "$(id -u)" = 0 ]; then
+    mkdir -m 777 starts/.given.new
+    chown 65534 starts/.given.new
+    start given
+    [ $? = 1 ] || fail "$label: another user's directory under its name"
+    grep -q 'another user' log && [ ! -e starts/given ] || fail "$label: another user's directory: $(cat log)"
+    rmdir starts/.given.new
+fi
 start mine
 [ $? = 9 ] || fail "$label: another's directory"
 [ -z "$(ls -A starts/mine)" ] || fail "$label: it wrote into another's directory"

@@ -60,7 +60,7 @@ for round in $(seq $rounds); do
 done
 
 # a start whose state cannot be written leaves no worker, also where it would outlive its supervisor: on a terminal
-workers() { grep -lz '^runs/silent$' /proc/[0-9]*/cmdline 2>/dev/null | wc -l; }
+workers() { ours '^runs/silent$' | wc -l; }
 "$MEOPT" train "$@" --name silent train.steps=100000 --stop-after 2 >out 2>silent.err || test $? = 10 || fail "silent: the first part"
 rm runs/silent/state.json
 mkdir runs/silent/state.json
