@@ -123,9 +123,9 @@ bool file_in_memory(int fd);
 /* mkdir -p; each new name is synced, and an existing directory is success. */
 int file_make_dirs(const char *path, struct error *err);
 
-/* mkdir, or success for a directory that is there, belongs to this user and is no symbolic link; made: whether
- * it was not there (may be NULL). For names that are known beforehand, in a directory that others may write
- * to: what they put there is refused. */
+/* mkdir, or success for a directory that is there, belongs to this user and is no symbolic link; made:
+ * whether it was not there (may be NULL). For names that are known beforehand, in a directory that others
+ * may write to: what they put there is refused. */
 int file_own_directory(const char *path, mode_t mode, bool *made, struct error *err);
 
 /* Syncs a directory, so that a rename in it survives a power failure. */
@@ -139,8 +139,8 @@ int file_unshare(const char *directory, const char *name, struct error *err);
  * that is writable but not readable cannot be synced. */
 int file_sync_name(const char *path, struct error *err);
 
-/* Removes a tree. Symbolic links are removed, never followed. A missing path is success. file_remove_at: of this
- * name in an open directory, -1 with errno. */
+/* Removes a tree. Symbolic links are removed, never followed. A missing path is success. file_remove_at: of
+ * this name in an open directory, -1 with errno. */
 int file_remove_tree(const char *path, struct error *err);
 int file_remove_at(int directory, const char *name);
 

@@ -2,11 +2,9 @@
 #include "core/data/list.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
-#include "core/base/retry.h"
 #include "core/data/cifar.h"
 #include "core/data/data.h"
 #include "core/data/tar.h"
-#include "core/data/unpacked.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -520,43 +518,6 @@ uint32_t image_list_hash(const struct image_list *list)
     uint32_t crc = 0;
     for (int64_t i = 0; i < list->count; i++) crc = crc32c(crc, list->names[i], strlen(list->names[i]) + 9);
     return crc;
-}
-
-/* Returns the checksum of an image's first bytes, from its file or archive; 0: cannot be read. */
-static uint32_t sample_crc(const char *root, const char *name)
-{
-    struct image_place place = image_place(name);
-    size_t length = place.archive_length ? (size_t)place.archive_length : strlen(name), used = 0,
-           bytes = place.bytes < SAMPLE_BYTES ? (size_t)place.bytes : SAMPLE_BYTES;
-    struct stat st;
-    bool whole = stat(root, &st) == 0 && S_ISREG(st.st_mode); /* a single token file */
-    char *path = whole ? xstrdup(root) : xasprintf("%s/%.*s", root, (int)length, name),
-         *buffer = xcalloc(bytes + 1, 1);
-    int fd = -1;
-    ssize_t n = unpacked_open(path, &fd, NULL) ? -1 : 0;
-    for (; n >= 0 && used < bytes; used += (size_t)n)
-        if ((n = retry_read(fd, buffer + used, bytes - used, place.offset + (int64_t)used)) <= 0) break;
-    uint32_t crc = n < 0 ? 0 : crc32c(0, buffer, used);
-    if (fd >= 0) close(fd);
-    free(buffer);
-    free(path);
-    return crc;
-}
-
-int64_t image_sample_at(const struct image_list *list, int index)
-{
-    return list->count <= IMAGE_SAMPLES ? index : (list->count - 1) * index / (IMAGE_SAMPLES - 1);
-}
-
-int image_list_sample(const struct image_list *list, const char *root,
-                      struct image_sample samples[IMAGE_SAMPLES])
-{
-    int count = list->count < IMAGE_SAMPLES ? (int)list->count : IMAGE_SAMPLES;
-    for (int i = 0; i < count; i++) {
-        int64_t image = image_sample_at(list, i);
-        samples[i] = (struct image_sample){image, sample_crc(root, list->names[image])};
-    }
-    return count;
 }
 
 void image_list_free(struct image_list *list)

@@ -34,6 +34,7 @@ struct image_list {
      * label (image_place) */
     char **names;
     int64_t count;
+    bool tokens;  /* files that are identified as a whole: token files and their parts (token_loader.h) */
     char *chosen; /* description of the part that was chosen; NULL: there is only one */
     char *unread; /* description of files with unknown endings and of skipped links; NULL: none */
     /* classes (labels.h); NULL: not read */
@@ -78,16 +79,18 @@ int image_load(struct image *image, const char *root, const char *name, struct e
  * content is not included, because reading it would take a pass over the dataset. */
 uint32_t image_list_hash(const struct image_list *list);
 /* Identifies the content of some images: CRC-32C of at most SAMPLE_BYTES from the beginning of each of
- * IMAGE_SAMPLES images, evenly spread over the list (of all, if there are fewer). Returns their number. */
-enum { IMAGE_SAMPLES = 64, SAMPLE_BYTES = 1 << 18 };
+ * IMAGE_SAMPLES images, evenly spread over the list (of all, if there are fewer). Of token files, which may
+ * be one file of many gigabytes, each file: IMAGE_SAMPLES windows spread over the bytes of all, and the
+ * index, labels and classes whole up to PART_WINDOWS windows, else as many of them. Returns an array of
+ * *samples; the caller frees it. */
+enum { IMAGE_SAMPLES = 64, SAMPLE_BYTES = 1 << 18, PART_WINDOWS = 1024 };
 struct image_sample {
     int64_t image;   /* index in the list */
     uint32_t crc32c; /* 0: could not be read */
 };
-int image_list_sample(const struct image_list *list, const char *root,
-                      struct image_sample samples[IMAGE_SAMPLES]);
+struct image_sample *image_list_sample(const struct image_list *list, const char *root, int64_t *samples);
 /* Returns the index of a sample's image. */
-int64_t image_sample_at(const struct image_list *list, int index);
+int64_t image_sample_at(const struct image_list *list, int64_t index);
 /* Location of a name's image: its offset in an archive, and the length of the archive's path in the name;
  * 0 for a file of its own. planar: side of an image that is stored as planes of red, green and blue; 0: a
  * file format. label: if the archive states it. */

@@ -131,7 +131,7 @@ int token_list_open(struct image_list *list, const struct data_options *o, struc
     struct stat st;
     struct left_out left;
     int code = 0;
-    *list = (struct image_list){0};
+    *list = (struct image_list){.tokens = true};
     if (stat(o->root, &st) == 0 && S_ISREG(st.st_mode)) {
         char *directory = path_dirname(o->root);
         add_file(list, directory, path_basename(o->root), st.st_size);

@@ -60,8 +60,8 @@ enum checkpoint_state { WHOLE, GONE, DAMAGED, UNREADABLE };
 /* The caller closes *c in any state. */
 enum checkpoint_state checkpoint_verify(struct checkpoint *c, const char *directory, int64_t step,
                                         enum depth depth, struct error *err);
-/* After a failure to read that may pass: waits (0.1, 0.2, 0.4 s) and returns true, or false after the last try.
- * *tries starts at 1. */
+/* After a failure to read that may pass: waits (0.1, 0.2, 0.4 s) and returns true, or false after the last
+ * try. *tries starts at 1. */
 bool checkpoint_again(int *tries);
 /* Renames a damaged checkpoint to a name that readers ignore. meopt never removes it. */
 int checkpoint_set_aside(const char *directory, int64_t step, const char *why, struct error *err);

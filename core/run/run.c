@@ -190,8 +190,8 @@ static bool is_file_of(int fd, int directory, const char *name)
            ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
 }
 
-/* Empties a locked side directory from a killed process, below the descriptor: what is behind a link that took
- * its place meanwhile is not touched. */
+/* Empties a locked side directory from a killed process, below the descriptor: a link that took its
+ * place meanwhile is not followed. */
 static int empty_side(const struct run *run, struct error *err)
 {
     int fd = open(run->directory, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), failed = fd < 0 ? -1 : 0;
@@ -299,11 +299,12 @@ static int append(const struct run *run, int fd, const char *name, const char *t
     return code;
 }
 
-/* Returns whether this is the name of the side file (file.h) of a file that this program replaces in a run. */
+/* Returns whether this is the name of the side file (file.h) of a file that this program replaces in a run.
+ * */
 static bool is_side_file(const char *name)
 {
     static const char *const replaced[] = {"config.yaml", "meta.json",  "plan.json",
-                                          "data.list",   "state.json", "live.json"};
+                                           "data.list",   "state.json", "live.json"};
     size_t n = strlen(name);
     if (n < 9 || name[0] != '.' || name[n - 7] != '.') return false;
     for (size_t i = 0; i < sizeof replaced / sizeof *replaced; i++)

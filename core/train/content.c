@@ -92,9 +92,9 @@ int content_compare_ranks(struct comm *ranks, const char *tower, const char *pat
 }
 
 /* Returns the first index at which two samples differ, ignoring unread ones; -1: none. */
-static int first_difference(const struct image_sample *a, const struct image_sample *b, int count)
+static int64_t first_difference(const struct image_sample *a, const struct image_sample *b, int64_t count)
 {
-    for (int i = 0; i < count; i++)
+    for (int64_t i = 0; i < count; i++)
         if (a[i].crc32c != b[i].crc32c && a[i].crc32c && b[i].crc32c) return i;
     return -1;
 }
@@ -102,44 +102,58 @@ static int first_difference(const struct image_sample *a, const struct image_sam
 int content_compare_images(struct comm *ranks, const struct image_list *list, const char *root,
                            struct error *err)
 {
-    typedef struct {
-        struct image_sample samples[IMAGE_SAMPLES];
-        char host[64];
-    } each;
     if (ranks->size == 1) return 0;
-    each *all = xcalloc((size_t)ranks->size, sizeof *all), *own = &all[ranks->rank];
-    int count = image_list_sample(list, root, own->samples), code;
-    gethostname(own->host, sizeof own->host - 1);
-    code = comm_gather_each(ranks, all, sizeof *all, err);
+    int64_t count, hosts = (int64_t)sizeof(char[64]) * ranks->size;
+    struct image_sample *own = image_list_sample(list, root, &count),
+                        *all = xcalloc((size_t)(count * ranks->size) + 1, sizeof *all);
+    char(*host)[64] = xcalloc((size_t)hosts, 1);
+    size_t each = (size_t)count * sizeof *all;
+    if (each) memcpy(all + count * ranks->rank, own, each);
+    gethostname(host[ranks->rank], sizeof *host - 1);
+    int code = comm_gather_each(ranks, host, sizeof *host, err);
+    if (!code && each) code = comm_gather_each(ranks, all, each, err);
     for (int r = 1; r < ranks->size && !code; r++) {
-        int i = first_difference(all[0].samples, all[r].samples, count);
+        int64_t i = first_difference(all, all + count * r, count);
         if (i < 0) continue;
         wait_for_all(ranks);
         code = error_set(
             err, EXIT_CONFIG, "all ranks must see the same images",
             "rank %d (host %s) has different bytes of the same size than rank 0 (host %s) in %.200s/%s", r,
-            all[r].host, all[0].host, root, list->names[own->samples[i].image]);
+            host[r], host[0], root, list->names[own[i].image]);
     }
+    free(host);
     free(all);
+    free(own);
     return code;
 }
 
 char *content_samples(const struct image_list *list, const char *root)
 {
-    struct image_sample samples[IMAGE_SAMPLES];
-    int count = image_list_sample(list, root, samples);
+    int64_t count;
+    struct image_sample *samples = image_list_sample(list, root, &count);
     char *text = xcalloc((size_t)count * 9 + 1, 1), *end = text;
-    for (int i = 0; i < count; i++)
+    for (int64_t i = 0; i < count; i++)
         end += samples[i].crc32c ? sprintf(end, "%s%08x", i ? " " : "", (unsigned)samples[i].crc32c)
                                  : sprintf(end, "%s-", i ? " " : "");
+    free(samples);
     return text;
 }
 
-static int read_samples(const char *text, struct image_sample *samples)
+const char *content_samples_member(char member[CONTENT_MEMBER], const char *prefix,
+                                   const struct image_list *list)
 {
-    int count = 0;
-    for (char *end; count < IMAGE_SAMPLES && *text; text = end + (*end == ' ')) {
-        samples[count++].crc32c = (uint32_t)strtoul(text, &end, 16); /* "-": 0 */
+    snprintf(member, CONTENT_MEMBER, "%s_%s_crc32c", prefix, list->tokens ? "windows" : "samples");
+    return member;
+}
+
+/* Parses such a text; returns the number of checksums. */
+static int64_t read_samples(const char *text, struct image_sample *samples, int64_t most)
+{
+    int64_t count = 0;
+    for (char *end; *text; text = end + (*end == ' ')) {
+        uint32_t crc = (uint32_t)strtoul(text, &end, 16); /* "-": 0 */
+        if (count < most) samples[count].crc32c = crc;
+        count++;
         end += end == text;
     }
     return count;
@@ -147,9 +161,13 @@ static int read_samples(const char *text, struct image_sample *samples)
 
 const char *content_changed_sample(const struct image_list *list, const char *before, const char *now)
 {
-    struct image_sample a[IMAGE_SAMPLES] = {0}, b[IMAGE_SAMPLES] = {0};
-    int count = read_samples(before, a);
-    if (count != read_samples(now, b)) return NULL;
-    int at = first_difference(a, b, count);
+    struct image_sample *a = xcalloc((size_t)list->count + 1, sizeof *a),
+                        *b = xcalloc((size_t)list->count + 1, sizeof *b);
+    int64_t count = read_samples(before, a, list->count);
+    int64_t at = count > list->count || count != read_samples(now, b, list->count)
+                     ? -1
+                     : first_difference(a, b, count);
+    free(a);
+    free(b);
     return at < 0 ? NULL : list->names[image_sample_at(list, at)];
 }

@@ -4,7 +4,8 @@
  *
  * Weights: a checksum of all values that were loaded into a tower, and the part of the model configuration
  * that a sidecar config may set. Equal values have equal checksums in any format, dtype or sharding and with
- * any key names. Images: image_list_hash covers names and sizes of all images, a sample the bytes of some. */
+ * any key names. Images and token files: image_list_hash covers names and sizes of all,
+ * a sample the bytes of some. */
 #ifndef MEOPT_TRAIN_CONTENT_H
 #define MEOPT_TRAIN_CONTENT_H
 
@@ -32,6 +33,11 @@ int content_compare_images(struct comm *ranks, const struct image_list *list, co
 /* Returns the checksums of the sampled images as in meta.json: "1a2b3c4d -" ("-": could not be read). The
  * caller frees. */
 char *content_samples(const struct image_list *list, const char *root);
+/* Their member of meta.json: PREFIX_samples_crc32c, of token files PREFIX_windows_crc32c (older versions
+ * read less of them). */
+enum { CONTENT_MEMBER = 40 };
+const char *content_samples_member(char member[CONTENT_MEMBER], const char *prefix,
+                                   const struct image_list *list);
 /* Returns the name of the first image whose checksum differs between two such texts of one list, or NULL. */
 const char *content_changed_sample(const struct image_list *list, const char *before, const char *now);
 

@@ -98,6 +98,22 @@ static struct data_options validation_options(const struct config *c, const stru
     return o;
 }
 
+int train_validation_list(struct image_list *list, const struct config *c, struct error *err)
+{
+    struct data_options options = validation_options(c, NULL);
+    struct stat st;
+    bool file = strcmp(options.root, c->data.val) != 0; /* a list of images and their classes */
+    options.labels = false;                             /* the names of the directories are in the list */
+    if (!file) return image_list_open(list, &options, err);
+    if (stat(c->data.val, &st) != 0) {
+        error_errno(err, EXIT_FAILED, NULL, "cannot open this file");
+        return error_at(err, c->data.val, 0, 0);
+    }
+    *list = (struct image_list){.tokens = true};
+    image_list_add(list, xstrdup(path_basename(c->data.val)), (struct image_place){.bytes = st.st_size});
+    return 0;
+}
+
 /* Opens the labelled images of data.root for the student, without augmentation. */
 static int open_bank(struct data **bank, const struct config *c, int rank, int ranks, int64_t batch,
                      struct error *err)

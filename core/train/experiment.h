@@ -14,6 +14,9 @@ struct validation_data {
     struct data *val;  /* of data.val; NULL: there is no evaluation */
     struct data *bank; /* of data.root, whose features are compared (train.eval knn); NULL: none */
 };
+/* Lists what identifies data.val: its images, token files, or the file that names images and classes. The
+ * caller frees the list. */
+int train_validation_list(struct image_list *list, const struct config *config, struct error *err);
 /* Opens them in batches of `batch`, with the classes of the training images. train: the images of training,
  * which must outlive this call only. report: log what they are. To be closed after an error, too. */
 int train_open_validation(struct validation_data *data, const struct config *config, const struct data *train,

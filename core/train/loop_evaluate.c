@@ -59,13 +59,28 @@ void loop_name_best(struct train_loop *w)
         log_warn("%s%s%s; the best checkpoint is not named", why.file, why.file[0] ? ": " : "", why.what);
 }
 
-int loop_read_best(struct train_loop *w, struct error *err)
+/* Returns whether an accepted change is one of data.val. */
+static bool evaluates_others(const json_t *changed)
+{
+    const char *key;
+    const json_t *values;
+    bool others = false;
+    json_object_foreach((json_t *)(uintptr_t)changed, key, values) others |= strncmp(key, "val_", 4) == 0;
+    return others;
+}
+
+int loop_read_best(struct train_loop *w, const json_t *changed, struct error *err)
 {
     w->best = (struct checkpoint_best){.step = -1};
     if (w->from <= 0 || !is_rank0(w)) return 0;
     int code = checkpoint_best_find(w->run->directory, &w->best, err);
     if (code) return code;
     if (w->best.step > w->from) w->best.step = -1; /* it is evaluated again */
+    if (w->best.step >= 0 && evaluates_others(changed)) {
+        log_info("the best checkpoint is looked for anew: data.val is another one than at step %lld",
+                 (long long)w->best.step);
+        w->best.step = -1;
+    }
     checkpoint_best_settle(w->run->directory, &w->best);
     return 0;
 }

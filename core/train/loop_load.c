@@ -157,6 +157,6 @@ int loop_load(struct train_loop *w, struct config *c, const struct train_resume 
         if (code) w->same_failure = code == EXIT_CONFIG;
     }
     if (!code && how->resume) code = resume(w->run, w->t, &w->from, err);
-    if (!code) code = loop_read_best(w, err);
+    if (!code) code = loop_read_best(w, *changed, err);
     return stop_while_loading(w, code);
 }

@@ -177,6 +177,26 @@ static void set_classes(json_t *meta, const struct data *data)
     json_object_set_new(meta, "classes_crc32c", hex_or_null(data_classes_hash(data)));
 }
 
+static void set_samples(json_t *meta, const char *prefix, const struct image_list *list, const char *root)
+{
+    char member[CONTENT_MEMBER], *samples = content_samples(list, root);
+    json_object_set_new(meta, content_samples_member(member, prefix, list), json_string(samples));
+    free(samples);
+}
+
+/* Identifies data.val, as it was when the best checkpoint was found (resume_check.h). */
+static int set_validation(json_t *meta, const struct config *c, struct error *err)
+{
+    struct image_list list;
+    int code = c->data.val[0] ? train_validation_list(&list, c, err) : 0;
+    if (code || !c->data.val[0]) return code;
+    json_object_set_new(meta, "val_images", json_integer((json_int_t)list.count));
+    json_object_set_new(meta, "val_crc32c", hex_or_null(image_list_hash(&list)));
+    set_samples(meta, "val", &list, c->data.val);
+    image_list_free(&list);
+    return 0;
+}
+
 /* Returns the job of Slurm that the run is part of; null: none. Values are those of the variables. */
 static json_t *job_json(void)
 {
@@ -224,9 +244,7 @@ static int write_files(const struct run *run, const struct trainer *t, const str
     json_object_set_new(meta, "program_crc32c", hex_or_null(meta_program_crc()));
     json_object_set_new(meta, "data_crc32c", hex_or_null(data_hash(data)));
     set_classes(meta, data);
-    char *samples = content_samples(data_list(data), t->config->data.root);
-    json_object_set_new(meta, "data_samples_crc32c", json_string(samples));
-    free(samples);
+    set_samples(meta, "data", data_list(data), t->config->data.root);
     set_content(meta, "teacher", &t->teacher_content);
     set_content(meta, "student", &t->student_content);
     json_object_set_new(meta, "seed", json_integer((json_int_t)t->config->train.seed));
@@ -258,8 +276,9 @@ static int write_files(const struct run *run, const struct trainer *t, const str
         checkpoint_named(began, from, sizeof from, &from_step)
             ? json_pack("{s:s, s:I, s:s}", "run", from, "step", (json_int_t)from_step, "path", began)
             : json_null());
-    int code = 0;
-    if (json_object_set(meta, "config", identity) || !json_object_get(meta, "data_crc32c")) {
+    int code = set_validation(meta, t->config, err);
+    if (code) json_decref(meta);
+    else if (json_object_set(meta, "config", identity) || !json_object_get(meta, "data_crc32c")) {
         json_decref(meta); /* a resume compares these */
         code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for meta.json");
     } else {

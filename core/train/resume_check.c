@@ -186,8 +186,8 @@ static char *differences(const struct image_list *before, const struct image_lis
 
 static const char LIST[] = "data.list";
 
-/* Describes how the images differ; NULL if the run has no valid list. */
-static char *describe(const struct run *run, const struct image_list *now, uint32_t crc)
+/* Describes how the images of training differ; the caller frees it. */
+static char *describe(const struct run *run, const struct image_list *now, uint32_t crc, long long images)
 {
     struct image_list before = {0};
     char *text = NULL, *words = NULL;
@@ -197,87 +197,118 @@ static char *describe(const struct run *run, const struct image_list *now, uint3
         words = differences(&before, now);
     free(before.names);
     free(text);
-    return words;
+    const char *which = words ? words : _("the run has no list of them");
+    text = now->tokens ? xasprintf(_("token files differ from the run's: %s"), which)
+                       : xasprintf(_("images differ from the run's: %lld before, %lld now (%s)"), images,
+                                   (long long)now->count, which);
+    free(words);
+    return text;
+}
+
+/* The images of training or of validation: their members of meta.json, and the key that accepts others. */
+struct compared_set {
+    const char *prefix, *key;
+    bool has_list; /* data.list */
+};
+static const struct compared_set training_set = {"data", "data.root", true},
+                                 validation_set = {"val", "data.val", false};
+
+/* Handles a difference: accepted, and recorded in *changed, or the error. what: of `error`. */
+static int accept_or_refuse(const struct compared_set *set, const char *member, const char *was,
+                            const char *is, const char *root, const char *force, bool report,
+                            json_t **changed, const char *what, struct error *err)
+{
+    char hint[160];
+    if (is_forced(force, set->key)) {
+        if (report) log_warn("%s: %s; accepted by --force-resume", root, what);
+        if (!*changed) *changed = json_object();
+        json_object_set_new(*changed, member, json_pack("[s, s]", was, is));
+        return 0;
+    }
+    snprintf(hint, sizeof hint, _("restore them, or accept them with: --force-resume %s"), set->key);
+    error_set(err, EXIT_CONFIG, hint, "%s", what);
+    return error_at(err, root, 0, 0), EXIT_CONFIG;
 }
 
 /* Compares the bytes of sampled images, whose names and sizes are equal. */
-static int compare_samples(const json_t *meta, const struct image_list *list, const char *root,
-                           const char *force, bool report, json_t **changed, struct error *err)
+static int compare_samples(const struct compared_set *set, const json_t *meta, const struct image_list *list,
+                           const char *root, const char *force, bool report, json_t **changed,
+                           struct error *err)
 {
-    const char *was = json_string_value(json_object_get(meta, "data_samples_crc32c"));
+    char member[CONTENT_MEMBER];
+    const char *was =
+        json_string_value(json_object_get(meta, content_samples_member(member, set->prefix, list)));
     int code = 0;
     if (!was) return 0; /* written by a version without samples */
     char *is = content_samples(list, root);
     const char *name = content_changed_sample(list, was, is);
-    if (name && is_forced(force, "data.root")) {
-        if (report)
-            log_warn("%s has different bytes than when the run began; accepted by --force-resume", name);
-        if (!*changed) *changed = json_object();
-        json_object_set_new(*changed, "data_samples_crc32c", json_pack("[s, s]", was, is));
-    } else if (name) {
-        code =
-            error_set(err, EXIT_CONFIG, "restore the images, or accept them with: --force-resume data.root",
-                      "%s has different bytes than when the run began, and the same size", name);
-        error_at(err, root, 0, 0);
+    if (name) {
+        char *what = xasprintf(_("%s has different bytes than when the run began, and the same size"), name);
+        code = accept_or_refuse(set, member, was, is, root, force, report, changed, what, err);
+        free(what);
     }
     free(is);
     return code;
 }
 
 /* Compares the names of the classes and the label of each image. */
-static int compare_classes(const json_t *meta, const struct image_list *list, const char *root,
-                           const char *force, bool report, json_t **changed, struct error *err)
+static int compare_classes(const struct compared_set *set, const json_t *meta, const struct image_list *list,
+                           const char *root, const char *force, bool report, json_t **changed,
+                           struct error *err)
 {
-    const char *was = json_string_value(json_object_get(meta, "classes_crc32c"));
-    char is[16];
+    static const char member[] = "classes_crc32c";
+    const char *was = json_string_value(json_object_get(meta, member));
+    char is[16], what[256];
     snprintf(is, sizeof is, "%08x", (unsigned)image_list_classes_hash(list));
     if (!was || !list->labels || strcmp(was, is) == 0) return 0;
-    if (is_forced(force, "data.root")) {
-        if (report) log_warn("%s: classes or labels differ; accepted by --force-resume", root);
-        if (!*changed) *changed = json_object();
-        json_object_set_new(*changed, "classes_crc32c", json_pack("[s, s]", was, is));
-        return 0;
-    }
-    error_set(err, EXIT_CONFIG, "restore them, or accept them with: --force-resume data.root",
-              "classes or labels differ from the run's: checksum %s before, %s now", was, is);
-    return error_at(err, root, 0, 0), EXIT_CONFIG;
+    snprintf(what, sizeof what, _("classes or labels differ from the run's: checksum %s before, %s now"), was,
+             is);
+    return accept_or_refuse(set, member, was, is, root, force, report, changed, what, err);
+}
+
+static int compare_list(const struct compared_set *set, const struct run *run, const json_t *meta,
+                        const struct image_list *list, const char *root, const char *force, bool report,
+                        json_t **changed, struct error *err)
+{
+    char member[CONTENT_MEMBER], is[16];
+    int code = 0;
+    snprintf(member, sizeof member, "%s_crc32c", set->prefix);
+    const char *was = json_string_value(json_object_get(meta, member));
+    if (!was) return 0; /* written by a version without checksums */
+    snprintf(is, sizeof is, "%08x", (unsigned)image_list_hash(list));
+    if (strcmp(was, is) != 0) {
+        long long before =
+            (long long)json_integer_value(json_object_get(meta, set->has_list ? "images" : "val_images"));
+        char *text = set->has_list ? describe(run, list, (uint32_t)strtoul(was, NULL, 16), before)
+                     : list->tokens
+                         ? xstrdup(_("is not what the run was evaluated with"))
+                         : xasprintf(_("validation images differ from the run's: %lld before, %lld now"),
+                                     before, (long long)list->count);
+        code = accept_or_refuse(set, member, was, is, root, force, report, changed, text, err);
+        free(text);
+    } else code = compare_samples(set, meta, list, root, force, report, changed, err);
+    if (!code && set->has_list) code = compare_classes(set, meta, list, root, force, report, changed, err);
+    return code;
 }
 
 static int compare_images(const struct run *run, const json_t *meta, const struct config *config,
                           const char *force, bool report, json_t **changed, struct error *err)
 {
-    const char *was = json_string_value(json_object_get(meta, "data_crc32c"));
     struct data_options options = train_data_options(config);
     struct image_list list;
-    char is[16];
-    if (!was) return 0; /* written by a version without checksums */
-    int code = image_list_open(&list, &options, err);
-    if (code) return code;
-    snprintf(is, sizeof is, "%08x", (unsigned)image_list_hash(&list));
-    if (strcmp(was, is) != 0) {
-        char *words = describe(run, &list, (uint32_t)strtoul(was, NULL, 16));
-        const char *which = words ? words : _("the run has no list of them");
-        char *text = options.tokens
-                         ? xasprintf(_("token files differ from the run's: %s"), which)
-                         : xasprintf(_("images differ from the run's: %lld before, %lld now (%s)"),
-                                     (long long)json_integer_value(json_object_get(meta, "images")),
-                                     (long long)list.count, which);
-        if (is_forced(force, "data.root")) {
-            if (report) log_warn("%s; accepted by --force-resume", text);
-            if (!*changed) *changed = json_object();
-            json_object_set_new(*changed, "data_crc32c", json_pack("[s, s]", was, is));
-        } else {
-            code = error_set(err, EXIT_CONFIG, "restore them, or accept them with: --force-resume data.root",
-                             "%s", text);
-            error_at(err, config->data.root, 0, 0);
-        }
-        free(text);
-        free(words);
+    int code = 0;
+    if (json_object_get(meta, "data_crc32c")) {
+        code = image_list_open(&list, &options, err);
+        if (code) return code;
+        code = compare_list(&training_set, run, meta, &list, config->data.root, force, report, changed, err);
+        image_list_free(&list);
     }
-    if (!code && strcmp(was, is) == 0)
-        code = compare_samples(meta, &list, config->data.root, force, report, changed, err);
-    if (!code) code = compare_classes(meta, &list, config->data.root, force, report, changed, err);
-    image_list_free(&list);
+    if (!code && config->data.val[0] && json_object_get(meta, "val_crc32c")) {
+        code = train_validation_list(&list, config, err);
+        if (code) return code;
+        code = compare_list(&validation_set, run, meta, &list, config->data.val, force, report, changed, err);
+        image_list_free(&list);
+    }
     return code;
 }
 

@@ -28,7 +28,8 @@ grep -Ev '^(libc|libm|libdl|libpthread|librt)\.so\.[0-9]$|^ld-linux' libraries &
 for library in curl libarchive; do
     [ -s "a place/moved/share/doc/meopt/copyright-$library" ] || fail "no licence of $library"
 done
-moved() { env -i HOME="$work" PATH=/usr/bin:/bin OMP_NUM_THREADS=1 "$bin" "$@" >out 2>err || fail "meopt $* from the tarball"; }
+isa=${MEOPT_CPU_ISA:+MEOPT_CPU_ISA=$MEOPT_CPU_ISA} # both train with one instruction set
+moved() { env -i HOME="$work" PATH=/usr/bin:/bin OMP_NUM_THREADS=1 $isa "$bin" "$@" >out 2>err || fail "meopt $* from the tarball"; }
 
 # The modulefile, with Environment Modules and with Lmod, where they are: the moved program is found, and not after `module unload`.
 mv "a place" place # Lmod 8.6 cannot read a modulefile below a directory with a space
@@ -61,7 +62,7 @@ old=$MEOPT_BUILD/tests/test_old_kernel # Linux 3.10, where the kernel has a filt
 code=0
 "$old" true || code=$?
 [ $code != 77 ] || old=env
-env -i HOME="$work" PATH=/usr/bin:/bin OMP_NUM_THREADS=1 "$old" "$bin" train quick.yaml train.steps=2 train.batch_size=4 --no-dashboard \
+env -i HOME="$work" PATH=/usr/bin:/bin OMP_NUM_THREADS=1 $isa "$old" "$bin" train quick.yaml train.steps=2 train.batch_size=4 --no-dashboard \
     --name tarball >out 2>err || fail "meopt train from the tarball"
 moved export runs/tarball --format pt --out tarball.pt
 "$MEOPT" train quick.yaml train.steps=2 train.batch_size=4 --no-dashboard --name build 2>err || fail "train"

@@ -21,7 +21,7 @@ terminal() { # WIDTH HEIGHT LOCALE ENVIRONMENT COMMAND: runs it in $dir in a new
     terminal=t$terminals
     printf 'trap : INT\ncd "%s"\n%s\necho "status $?"\nexec tail -f /dev/null\n' "$dir" "$5" >"$dir/.$terminal"
     server start-server \; set -s exit-empty off \; new-session -d -s $terminal -x "$1" -y "$2" \
-        "exec env -i PATH='$PATH' TERM=screen-256color LC_ALL=$3 $4 ASAN_OPTIONS='${ASAN_OPTIONS:-}' ${FAST_CLOCK:+FAST_CLOCK=$FAST_CLOCK LD_PRELOAD=$LD_PRELOAD LD_LIBRARY_PATH='$LD_LIBRARY_PATH'} sh '$dir/.$terminal'" \; set -w window-size manual
+        "exec env -i PATH='$PATH' TERM=screen-256color LC_ALL=$3 $4 ASAN_OPTIONS='${ASAN_OPTIONS:-}' ${MEOPT_CPU_ISA:+MEOPT_CPU_ISA=$MEOPT_CPU_ISA} ${FAST_CLOCK:+FAST_CLOCK=$FAST_CLOCK LD_PRELOAD=$LD_PRELOAD LD_LIBRARY_PATH='$LD_LIBRARY_PATH'} sh '$dir/.$terminal'" \; set -w window-size manual
 }
 on_screen() { screen 2>/dev/null | grep -q -- "$1"; }
 settled() { # the screen does not change in .15 s

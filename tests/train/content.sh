@@ -88,6 +88,37 @@ resume 10 run --force-resume data.root --stop-after 7
 grep -q "^warning: .*$(basename "$image")" log || fail "not reported"
 restore "$image"
 
+label="token files"
+mkdir tokens
+python3 - <<'END'
+import array, struct
+lengths = [997] * 300 + [900]
+array.array("H", (i * 7 % 250 for i in range(sum(lengths)))).tofile(open("tokens/a.bin", "wb"))
+with open("tokens/a.idx", "wb") as f:
+    f.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, len(lengths), len(lengths) + 1) + struct.pack(f"<{len(lengths)}i", *lengths))
+    f.write(b"".join(struct.pack("<q", 2 * sum(lengths[:i])) for i in range(len(lengths))))
+    f.write(struct.pack(f"<{len(lengths) + 1}q", *range(len(lengths) + 1)))
+open("tokens/a.labels", "wb").write(b"MEOPTLBL" + struct.pack("<Q", sum(lengths)) + b"\xff" * ((sum(lengths) + 7) // 8))
+END
+cat >language.yaml <<'END'
+model: {family: gpt2, init: random, vocabulary: 256, context: 32, width: 16, depth: 1, heads: 2}
+data: {root: tokens}
+train: {objective: language, steps: 9, batch_size: 2}
+device: {type: cpu}
+END
+cp -rp tokens tokens.before
+for root in tokens tokens/a.bin; do
+    name=text-$(basename $root)
+    "$MEOPT" train language.yaml data.root=$root --stop-after 2 --run-dir . --name "$name" >out 2>log || [ $? = 10 ] || fail "the first steps"
+    for part in bin:590000 bin:300001 idx:700 labels:300; do # document ends and labels, too, and tokens anywhere in the file
+        python3 -c 'import sys; f = open(sys.argv[1], "r+b"); f.seek(int(sys.argv[2])); b = f.read(1); f.seek(-1, 1); f.write(bytes([b[0] ^ 1]))' "tokens/a.${part%:*}" "${part#*:}"
+        resume 7 "$name"
+        grep -q "a.${part%:*} has different bytes" log || { [ "${part%:*}" = idx ] && grep -q a.idx log; } || fail "$part of $root: not named"
+        cp -p tokens.before/* tokens/
+    done
+    resume 10 "$name" --stop-after 3
+done
+
 label="shards"
 begin first
 mkdir student

@@ -106,13 +106,27 @@ for k in 1 2 3 4 5 6 7 8; do
     once $k "$MEOPT" eval kept --json && ! grep -q '"step": 3,' out && fail "eval: another checkpoint after a failed open $k"
 done
 cp -r kept before
-for k in 1 4 7 10 13 16 19 22 25 28 31 34 37 40; do
+for k in 7 13 16 19 22 25 28 34; do
     rm -rf kept
     cp -r before kept
     once $k "$MEOPT" train --resume kept --no-dashboard --stop-after 6 || true
     [ -e kept/ckpt/step-00000003/MANIFEST.json ] || fail "the best checkpoint is gone after a failed open $k"
     grep -q '"step":3,' kept/ckpt/best.json || fail "another best checkpoint after a failed open $k: $(cat kept/ckpt/best.json)"
 done
+
+# Scores of other validation images are not compared.
+train scores 10 --stop-after 4
+cp -r val val.before
+rm "$(find val/dog -type f | head -n 1)"
+"$MEOPT" train --resume scores --no-dashboard >out 2>log
+[ $? = 7 ] && grep -q 'force-resume data.val' log || fail "data.val has fewer images: not refused"
+"$MEOPT" train --resume scores --no-dashboard --force-resume data.val >out 2>log || fail "data.val accepted: exit $?"
+grep '"event":"resumed"' scores/events.jsonl | tail -n 1 | grep -q '"val_crc32c"' || fail "data.val accepted: not in events"
+python3 -c 'import json, sys; best = json.load(open("scores/ckpt/best.json")); sys.exit(best["step"] < 5 or best.get("before", best)["step"] < 5)' ||
+    fail "data.val accepted: the best is compared with that of other images"
+"$MEOPT" train --resume scores --no-dashboard --steps 12 >out 2>log || fail "data.val: exit $?, it is what the run is now"
+rm -r val
+mv val.before val
 
 # Refused before training: a class only in validation, no directory.
 mkdir val/gnu
