@@ -32,6 +32,11 @@ ours() { # PATTERN: the cmdline in /proc of each process that runs in $work and 
         [ "$(readlink "${ours_file%cmdline}cwd" 2>/dev/null)" != "$(cd "$work" && pwd -P)" ] || echo "$ours_file"
     done
 }
+slow_saves() { # COMMAND...: exec it, with syncs below $work/runs (of $part) that take $ms (30): a small run lasts until it is hit
+    export FAULT_UNDER="$work/runs" FAULT_SLOW="sync:${ms:-30}000${part:+:$part}" LD_LIBRARY_PATH="$MEOPT_BUILD/tests${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+    [ ! -f "$MEOPT_BUILD/tests/libfault.so" ] || export LD_PRELOAD=libfault.so
+    exec "$@"
+}
 hasten() { # N: clocks run N times as fast for commands and terminals started from now on (tests/fault/clock.c); 1: as usual
     unset LD_PRELOAD FAST_CLOCK
     [ "$1" = 1 ] || export LD_LIBRARY_PATH="$MEOPT_BUILD/tests" LD_PRELOAD=libfast_clock.so FAST_CLOCK="$1" ASAN_OPTIONS="verify_asan_link_order=0:${ASAN_OPTIONS:-}"

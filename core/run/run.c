@@ -222,14 +222,21 @@ static int empty_side(const struct run *run, struct error *err)
     return code ? code : file_shorten(run->events, 0, "events.jsonl", err);
 }
 
-/* Creates and locks the side directory of a new run; it may exist from a killed process of this user. */
+/* Creates and locks the side directory of a new run; it may exist from a killed process of this user. One that
+ * another start renames meanwhile is made anew: that start has the name, or has given it up. */
 static int lock_side_directory(struct run *run, const char *side, bool *ours, struct error *err)
 {
-    bool made;
-    int code = file_own_directory(side, 0777, &made, err);
-    *ours = made;
-    if (code) return code;
-    code = run_open(run, side, err);
+    bool made, gone = true;
+    int code = 0;
+    for (int i = 0; i < 100 && gone; i++) {
+        struct stat st;
+        code = file_own_directory(side, 0777, &made, err);
+        *ours = made;
+        if (code) return code;
+        code = run_open(run, side, err);
+        gone = !made && (code ? lstat(side, &st) != 0 && errno == ENOENT : !run_is_here(run) && !errno);
+        if (gone && !code) run_close(run);
+    }
     *ours = !code || (made && code != EXIT_LOCKED); /* remove it if a later step fails */
     if (!code && !made) code = empty_side(run, err);
     return code;

@@ -29,7 +29,7 @@ begin() { # RANKS NAME STAGES MORE...: in the background
     rm -rf "runs/$name"
     set -- "$MEOPT" train gpt.yaml train.steps=$total dist.pipeline="$stages" --no-dashboard --run-dir runs --name "$name" "$@"
     if [ "$by" = mpi ]; then set -- mpirun -np "$ranks" "$@"; else set -- "$@" --workers "$ranks"; fi
-    "$@" >log 2>&1 &
+    slow_saves "$@" >log 2>&1 &
     run=$!
 }
 ended() { ! grep -q '^State:.[^Z]' "/proc/$run/status" 2>/dev/null; }

@@ -135,11 +135,7 @@ hurt() { # exit code, name, rank, signal, steps, more. Checkpoints are slow, so 
     for try in 1 2 3 4 5; do
         rm -rf "runs/$name"
         # shellcheck disable=SC2086
-        (
-            export FAULT_UNDER="$work/runs" FAULT_SLOW=sync:30000 LD_LIBRARY_PATH="$MEOPT_BUILD/tests${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
-            [ ! -f "$MEOPT_BUILD/tests/libfault.so" ] || export LD_PRELOAD=libfault.so
-            exec "$MEOPT" train configs/quickstart_dinov2.yaml $same train.steps="$total" --run-dir runs --name "$name" "$@"
-        ) >"log.$name" 2>&1 &
+        slow_saves "$MEOPT" train configs/quickstart_dinov2.yaml $same train.steps="$total" --run-dir runs --name "$name" "$@" >"log.$name" 2>&1 &
         supervisor=$!
         wait_for 30 eval '{ [ -e "runs/$name/ckpt/LATEST" ] && rank_pid "$name" "$rank" >"pid.$name" 2>/dev/null && [ "$(cat "pid.$name")" -gt 0 ]; } || ended' || fail "$name did not begin"
         if ! ended && kill "-$number" "$(cat "pid.$name")" 2>/dev/null; then

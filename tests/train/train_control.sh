@@ -5,6 +5,7 @@ set -eu
 . "$MEOPT_SOURCE/tests/lib.sh"
 group=
 socket=
+start=
 cleanup() {
     [ -z "$socket" ] || tmux -L "$socket" kill-server 2>/dev/null || :
     [ ! -s "$work/left" ] || kill -KILL $(cat "$work/left") 2>/dev/null || :
@@ -21,7 +22,7 @@ state() { sed -n "s/^ *\"$2\": *\"\{0,1\}\([^\",]*\).*/\1/p" "runs/$1/state.json
 begin() { # NAME [option...]: in the background, until it has trained a step
     name=$1
     shift
-    "$MEOPT" train configs/quickstart.yaml --run-dir runs --name "$name" --steps 100000 train.checkpoint_steps=5 "$@" >"$name.out" 2>"$name.err" &
+    $start "$MEOPT" train configs/quickstart.yaml --run-dir runs --name "$name" --steps 100000 train.checkpoint_steps=5 "$@" >"$name.out" 2>"$name.err" &
     pid=$!
     echo $pid >left
     await "runs/$name/ckpt/LATEST"
@@ -54,26 +55,16 @@ grep -q '"mem_total_bytes":[1-9]' runs/frozen/live.json || fail "no card telemet
 kill -TERM $pid # heard by a stopped worker, too
 ends frozen 10 stopped
 grep -q 'meopt train --resume' frozen.err || fail "frozen: no next step"
-held() { # the worker is stopped and stays so for a second, whoever wakes it
-    for _ in $(seq 11); do
-        kill -STOP "$worker" 2>/dev/null || return 1
-        case $(sed 's/.*) //' "/proc/$worker/stat" 2>/dev/null) in '' | Z* | X*) return 1 ;; esac
-        [ "$(state "$hasty" state)" != stopped ] || return 1 # it has saved and said so
-        sleep 0.1
-    done
-}
-for i in $(seq 20); do
-    hasty=hasty$i
-    begin "$hasty"
-    kill -STOP "$worker" # it cannot save meanwhile: woken to do so, and stopped again
+start=slow_saves ms=3000 part=LATEST
+for hasty in hasty1 hasty2 hasty3; do # a person's second Ctrl-C, a second after the first, while it saves
+    begin $hasty
     kill -INT $pid
-    while ! grep -q '^saving' "$hasty.err"; do sleep 0.02; done
-    held && break
-    kill -CONT "$worker" 2>/dev/null || true
-    wait $pid || true # it had saved already
+    wait_for 60 grep -q '^saving' $hasty.err || fail "$hasty: it does not save"
+    wait_for 60 eval '! kill -INT $pid 2>/dev/null' || fail "$hasty: still there"
+    [ "$(state $hasty exit_code)" = 10 ] || break # else it had saved already
 done
-kill -INT $pid # a person's second Ctrl-C
-ends "$hasty" 130 stopped
+ends $hasty 130 stopped
+start=
 begin asked
 "$MEOPT" checkpoint runs/asked 2>checkpoint.err
 before=$(cat runs/asked/ckpt/LATEST)
