@@ -222,8 +222,8 @@ static int empty_side(const struct run *run, struct error *err)
     return code ? code : file_shorten(run->events, 0, "events.jsonl", err);
 }
 
-/* Creates and locks the side directory of a new run; it may exist from a killed process of this user. One that
- * another start renames meanwhile is made anew: that start has the name, or has given it up. */
+/* Creates and locks the side directory of a new run; it may exist from a killed process of this user. One
+ * that another start renames meanwhile is made anew: that start has the name, or has given it up. */
 static int lock_side_directory(struct run *run, const char *side, bool *ours, struct error *err)
 {
     bool made, gone = true;
