@@ -26,12 +26,14 @@ struct tokenize {
     struct tokenizer *tokenizer;
     struct token_writer *writer;
     struct token_position at;
-    char *out, *state; /* X, X.part.json */
+    struct corpus_position end; /* of what is written */
+    char *out, *state;          /* X, X.part.json */
     char sha256[65];
     json_t *experiment; /* what a resumed command must repeat */
     int64_t bytes, done, resumed;
     double begin, shown, saved;
     bool terminal;
+    bool naming; /* files have got their names, or may have */
 };
 
 static volatile sig_atomic_t stop_signal;
@@ -144,6 +146,7 @@ static int save_state(struct tokenize *t, const struct corpus_position *p, struc
                   (json_int_t)t->at.tokens, "written", (json_int_t)t->at.documents, "open",
                   (json_int_t)t->at.open, "largest", (json_int_t)t->at.largest, "done", (json_int_t)t->done,
                   "labels", (json_int_t)t->at.labels, "bits", t->at.bits);
+    if (t->naming) json_object_set_new(root, "naming", json_true());
     json_t *classes = t->corpus.label ? json_array() : NULL;
     for (int32_t i = 0; classes && i < token_writer_classes(t->writer); i++)
         json_array_append_new(classes, json_string(token_writer_class_name(t->writer, i)));
@@ -172,6 +175,8 @@ static bool read_state(struct tokenize *t, json_t **classes)
         t->at = (struct token_position){(int64_t)tokens,  (int64_t)written, (int64_t)open,
                                         (int64_t)largest, (int64_t)labels,  bits};
         t->done = t->resumed = (int64_t)done;
+        t->end = t->corpus.from;
+        t->naming = json_is_true(json_object_get(root, "naming"));
         *classes = json_incref(json_object_get(root, "classes")); /* strings: this program wrote them */
     } else if (!file_absent(t->state))
         log_warn("%s is of different files or options: beginning again", t->state);
@@ -215,6 +220,7 @@ static int write_result(void *context, const struct corpus_result *r, struct err
         ids += p->count;
     }
     t->done += r->bytes;
+    t->end = r->after;
     if (!code) show_progress(t, false);
     if (!code && (stop_signal || clock_seconds() - t->saved >= SECONDS_BETWEEN_STATES))
         code = save_state(t, &r->after, err);
@@ -223,46 +229,12 @@ static int write_result(void *context, const struct corpus_result *r, struct err
                      "stopped by a signal; %s.bin.part is kept", t->out);
 }
 
-/* A command that was ended while it gave the files their names left X.bin.part: takes these back. */
-static int undo_names(const char *out, struct error *err)
-{
-    char *part = xasprintf("%s.bin.part", out), *bin = xasprintf("%s.bin", out);
-    char *labels = xasprintf("%s.labels", out), *hidden = xasprintf("%s.labels.part", out);
-    int code = 0, fd = open(part, O_RDWR | O_CLOEXEC);
-    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0 && file_absent(bin)) { /* and no other writes it now */
-        static const char *const made[] = {".idx", ".json", ".classes"};
-        for (int i = 0; i < 3; i++) {
-            char *path = xasprintf("%s%s", out, made[i]);
-            unlink(path);
-            free(path);
-        }
-        if (!file_absent(labels) && rename(labels, hidden) != 0) {
-            code = error_errno(err, EXIT_FAILED, NULL, "cannot rename it to %s", hidden);
-            error_at(err, labels, 0, 0);
-        }
-    }
-    if (fd >= 0) close(fd);
-    free(part);
-    free(bin);
-    free(labels);
-    free(hidden);
-    return code;
-}
-
-/* Refuses to overwrite, and makes the name of the state. */
-static int open_output(struct tokenize *t, const struct arguments *args, struct error *err)
+/* Refuses to overwrite files of the output; all: also those that a killed command may have written. */
+static int check_names(const struct tokenize *t, bool all, struct error *err)
 {
     static const char *const ends[] = {".bin", ".idx", ".json", ".labels", ".classes"};
-    const char *out = argument_text(args, "out", NULL);
-    if (!out || !*out || out[strlen(out) - 1] == '/')
-        return error_set(err, EXIT_USAGE, "-o data writes data.bin and data.idx",
-                         "meopt tokenize requires -o NAME");
-    t->out = xstrdup(out);
-    size_t n = strlen(out);
-    if (n > 4 && strcmp(out + n - 4, ".bin") == 0) t->out[n - 4] = 0;
-    t->state = xasprintf("%s.part.json", t->out);
-    int code = undo_names(t->out, err);
-    for (size_t i = 0; i < sizeof ends / sizeof *ends && !code; i++) {
+    int code = 0;
+    for (size_t i = 0; i < (all ? sizeof ends / sizeof *ends : 1) && !code; i++) {
         char *path = xasprintf("%s%s", t->out, ends[i]);
         if (!file_absent(path)) {
             code = error_set(err, EXIT_FAILED, "remove it, or give another name: -o NAME", "exists already");
@@ -273,10 +245,23 @@ static int open_output(struct tokenize *t, const struct arguments *args, struct 
     return code;
 }
 
-/* Describes the data for the reader of token files and for people. */
-static int write_description(struct tokenize *t, const char *tokenizer, struct error *err)
+/* Refuses to overwrite, and makes the name of the state. */
+static int open_output(struct tokenize *t, const struct arguments *args, struct error *err)
 {
-    char *path = xasprintf("%s.json", t->out);
+    const char *out = argument_text(args, "out", NULL);
+    if (!out || !*out || out[strlen(out) - 1] == '/')
+        return error_set(err, EXIT_USAGE, "-o data writes data.bin and data.idx",
+                         "meopt tokenize requires -o NAME");
+    t->out = xstrdup(out);
+    size_t n = strlen(out);
+    if (n > 4 && strcmp(out + n - 4, ".bin") == 0) t->out[n - 4] = 0;
+    t->state = xasprintf("%s.part.json", t->out);
+    return check_names(t, file_absent(t->state), err); /* read_state knows more */
+}
+
+/* Describes the data for the reader of token files and for people; the caller frees it. */
+static char *description(struct tokenize *t, const char *tokenizer)
+{
     json_t *root =
         json_pack("{s:i,s:s,s:s,s:I,s:i,s:I,s:I,s:I,s:I,s:s*}", "format", 1, "tokenizer", tokenizer, "sha256",
                   t->sha256, "vocabulary", (json_int_t)tokenizer_vocabulary(t->tokenizer), "end",
@@ -285,9 +270,20 @@ static int write_description(struct tokenize *t, const char *tokenizer, struct e
                   t->corpus.chat ? t->corpus.chat->name : NULL);
     if (root && t->corpus.label)
         json_object_set_new(root, "classes", json_integer(token_writer_classes(t->writer)));
-    int code = json_write(path, root, JSON_INDENT(2) | JSON_PRESERVE_ORDER, err);
+    char *text = root ? json_text(root, JSON_INDENT(2) | JSON_PRESERVE_ORDER) : NULL;
     json_decref(root);
-    free(path);
+    return text;
+}
+
+/* Gives the files their names. The state says so first: a command that goes on after a kill expects them. */
+static int give_names(struct tokenize *t, const char *tokenizer, struct error *err)
+{
+    char *text = description(t, tokenizer);
+    int code = text ? 0 : error_set(err, EXIT_USAGE, NULL, "a file's name is not UTF-8");
+    t->naming = true;
+    if (!code) code = save_state(t, &t->end, err);
+    if (!code) code = token_writer_commit(t->writer, &t->at, text, err);
+    free(text);
     return code;
 }
 
@@ -320,7 +316,9 @@ static int run_work(struct tokenize *t, const struct arguments *args, struct err
 {
     json_t *names;
     bool resumed = read_state(t, &names);
-    int code = token_writer_open(&t->writer, t->out, tokenizer_vocabulary(t->tokenizer), t->corpus.label,
+    int code = check_names(t, !t->naming, err);
+    if (!code)
+        code = token_writer_open(&t->writer, t->out, tokenizer_vocabulary(t->tokenizer), t->corpus.label,
                                  resumed ? &t->at : NULL, err);
     for (size_t i = 0; i < json_array_size(names) && !code; i++)
         (void)token_writer_class(t->writer, json_string_value(json_array_get(names, i)), err);
@@ -335,8 +333,7 @@ static int run_work(struct tokenize *t, const struct arguments *args, struct err
     if (!code) code = token_writer_sync(t->writer, &t->at, err);
     if (!code && !t->at.documents)
         code = error_set(err, EXIT_FAILED, "give files with text", "the files have no text");
-    if (!code) code = write_description(t, argument_text(args, "tokenizer", ""), err);
-    if (!code) code = token_writer_commit(t->writer, &t->at, err);
+    if (!code) code = give_names(t, argument_text(args, "tokenizer", ""), err);
     if (!code) unlink(t->state);
     else if (file_absent(t->state)) token_writer_remove(t->writer);
     if (!code) report(t, argument_flag(args, "json"));

@@ -29,6 +29,7 @@ struct token_writer {
     char **names;                        /* (name_count) */
     int32_t *sorted, name_count;         /* sorted: their numbers in the order of the names */
     char *base;
+    const char *description; /* of the caller */
     int width;
     struct token_position at;
 };
@@ -242,16 +243,20 @@ static int rename_part(struct token_writer *w, const struct part *p, const char 
     return code;
 }
 
-/* Completes the file of labels: its last bits, and its head. */
-static int end_labels(struct token_writer *w, struct error *err)
+/* Writes the head, the labels so far and their last bits. */
+static int write_labels(struct token_writer *w, struct part *to, struct error *err)
 {
     uint8_t head[LABELS_HEAD] = "MEOPTLBL", byte = (uint8_t)w->at.bits;
+    struct file_map bits;
     put(head + 8, (uint64_t)w->at.tokens, 8);
-    int code = w->at.tokens % 8 ? part_write(&w->labels, &byte, 1, err) : 0;
-    if (!code) code = part_flush(&w->labels, err);
-    if (!code) code = file_write_all_at(w->labels.fd, head, sizeof head, 0, w->labels.path, err);
-    if (!code) code = file_sync(w->labels.fd, w->labels.path, err);
-    return code ? code : rename_part(w, &w->labels, ".labels", err);
+    int code = part_write(to, head, sizeof head, err);
+    if (!code) code = file_map_descriptor(&bits, w->labels.fd, w->labels.path, err);
+    if (code) return code;
+    for (int64_t i = 0; i < w->at.tokens / 8 && !code; i++)
+        code = part_write(to, bits.data + LABELS_HEAD + i, 1, err);
+    file_map_close(&bits);
+    if (!code && w->at.tokens % 8) code = part_write(to, &byte, 1, err);
+    return code ? code : part_flush(to, err);
 }
 
 /* Writes the head, the class of each document, and the names. */
@@ -275,6 +280,25 @@ static int write_classes(struct token_writer *w, struct part *to, struct error *
     return code ? code : part_flush(to, err);
 }
 
+/* Compares a complete file with the one that has its name: a command that was killed while it gave the names
+ * wrote the same one; any other is somebody's. */
+static int compare_existing(int fd, const char *path, struct error *err)
+{
+    struct file_map ours = {0}, there = {0};
+    if (file_absent(path)) return 0;
+    int code = file_map_descriptor(&ours, fd, path, err);
+    if (!code) code = file_map_open(&there, path, err);
+    if (!code &&
+        (ours.bytes != there.bytes || (ours.bytes && memcmp(ours.data, there.data, ours.bytes) != 0))) {
+        code = error_set(err, EXIT_FAILED, "move it away, and give the same command: it goes on",
+                         "exists already, and is not what this command writes");
+        error_at(err, path, 0, 0);
+    }
+    file_map_close(&ours);
+    file_map_close(&there);
+    return code;
+}
+
 /* Writes a file that is complete under its name, or not there. */
 static int write_whole(struct token_writer *w, const char *end,
                        int (*write)(struct token_writer *w, struct part *to, struct error *err),
@@ -287,6 +311,7 @@ static int write_whole(struct token_writer *w, const char *end,
         struct part to = {.fd = f.fd, .path = path, .buffer = xmalloc(BUFFER)};
         code = write(w, &to, err);
         free(to.buffer);
+        if (!code) code = compare_existing(f.fd, path, err);
         if (!code) code = file_atomic_commit(&f, err);
         else file_atomic_abort(&f);
     }
@@ -294,15 +319,25 @@ static int write_whole(struct token_writer *w, const char *end,
     return code;
 }
 
-int token_writer_commit(struct token_writer *w, struct token_position *at, struct error *err)
+static int write_description(struct token_writer *w, struct part *to, struct error *err)
 {
+    int code = part_write(to, w->description, strlen(w->description), err);
+    return code ? code : part_flush(to, err);
+}
+
+int token_writer_commit(struct token_writer *w, struct token_position *at, const char *description,
+                        struct error *err)
+{
+    w->description = description;
     int code = token_writer_sync(w, at, err);
+    if (!code && description) code = write_whole(w, ".json", write_description, err);
     if (!code) code = write_whole(w, ".idx", write_index, err);
     if (!code && w->classes.path) code = write_whole(w, ".classes", write_classes, err);
-    if (!code && w->labels.path) code = end_labels(w, err);
+    if (!code && w->labels.path) code = write_whole(w, ".labels", write_labels, err);
     if (!code) code = rename_part(w, &w->tokens, ".bin", err);
-    if (!code) unlink(w->lengths.path);
-    if (!code && w->classes.path) unlink(w->classes.path);
+    struct part *const parts[] = {&w->lengths, &w->classes, &w->labels};
+    for (int i = 0; i < 3 && !code; i++)
+        if (parts[i]->path) unlink(parts[i]->path);
     return code;
 }
 

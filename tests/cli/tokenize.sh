@@ -113,13 +113,31 @@ code=$?
 : >left
 if [ $code = 10 ]; then
     [ -e part.part.json ] && [ ! -e part.bin ] || fail "the files of a stopped command"
-    # also one that was ended while it gave the files their names
-    if [ -e part.labels.part ]; then mv part.labels.part part.labels; fi
-    touch part.idx part.json
     "$MEOPT" tokenize some.jsonl bigger.txt some.jsonl --tokenizer chat -o part >out 2>err || fail "resume"
 else [ $code = 0 ] || fail "stop: $code"; fi
 cmp whole.bin part.bin && cmp whole.idx part.idx && cmp whole.labels part.labels || fail "a resumed command wrote different bytes"
 [ ! -e part.part.json ] && [ ! -e part.bin.part ] && [ ! -e part.idx.part ] && [ ! -e part.labels.part ] || fail "unfinished files stay"
+# Killed at each rename, while it gives the files their names: the same command goes on. What somebody else put under one of the names stays.
+once() { "$MEOPT" tokenize some.jsonl --tokenizer chat -o "$1" >out 2>err; }
+once few || fail few
+if [ -e "$MEOPT_BUILD/tests/libfault.so" ]; then
+    for k in 1 2 3 4 5 6 7; do
+        rm -f named.*
+        head -c 65536 /dev/zero >shared
+        (export LD_LIBRARY_PATH="$MEOPT_BUILD/tests" LD_PRELOAD=libfault.so FAULT_UNDER="$work" FAULT_SHARED="$work/shared" FAULT_CALL=rename FAULT_K=$k FAULT_KILL=1
+            once named) 2>/dev/null && break
+        [ ! -e named.json ] || cp named.json ours.json
+        echo mine >named.json
+        once named && fail "killed at rename $k: somebody's file was overwritten"
+        grep -q 'named.json.*exists already' err && [ "$(cat named.json)" = mine ] || fail "killed at rename $k: $(cat err)"
+        rm named.json
+        [ ! -e ours.json ] || mv ours.json named.json
+        once named || fail "killed at rename $k: exit $?: $(cat err)"
+        for end in bin idx labels json; do cmp "few.$end" "named.$end" || fail "killed at rename $k: $end"; done
+        [ ! -e named.part.json ] && [ ! -e named.bin.part ] && [ ! -e named.labels.part ] || fail "killed at rename $k: unfinished files stay"
+    done
+    [ $k -ge 5 ] || fail "only $k renames"
+fi
 # Refusals: exit code, and the name of the object at fault.
 printf '{"text":"a"}\n{"text":1}\n' >type.jsonl
 printf '{"text":"a"}\n\n{"text":"b"\n' >cut.jsonl
