@@ -207,6 +207,32 @@ class States(unittest.TestCase):
         train(model, optimizers[0], 2), train(other, optimizers[1], 2)
         self.same(model, other, *optimizers)
 
+    def test_views_of_the_same_memory(self):
+        """p.data becomes a part of its memory, which is refused, or another layout of it, which is stepped as
+        torch does; in both cases nothing else is written."""
+        x = torch.randn(8, 16, generator=torch.Generator().manual_seed(0))
+        for release in (False, True):
+            ours = torch.nn.Linear(16, 16, bias=False)
+            theirs = copy.deepcopy(ours)
+            optimizers = mt.AdamW(ours.parameters(), preset="fp32"), torch.optim.AdamW(theirs.parameters())
+            if release:
+                mt.release_gradients(ours, optimizers[0])
+            for model, optimizer in zip((ours, theirs), optimizers):
+                for step in range(4):
+                    if step == 2:
+                        model.weight.data = model.weight.data.t()
+                    model(x).square().mean().backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+            torch.testing.assert_close(ours.weight, theirs.weight, rtol=1e-5, atol=1e-7)
+            memory = ours.weight.data
+            ours.weight.data = ours.weight.data[:2]
+            before = memory.clone()
+            with self.assertRaises((ValueError, RuntimeError)):
+                ours.weight.square().sum().backward()
+                optimizers[0].step()
+            self.assertTrue(torch.equal(memory, before))
+
     def test_torch_states(self):
         pairs = ((mt.AdamW, torch.optim.AdamW, {}), (mt.Adam, torch.optim.Adam, {}),
                  (mt.SGD, torch.optim.SGD, {"momentum": 0.9}), (mt.SGD, torch.optim.SGD, {}))

@@ -214,10 +214,10 @@ class Handle:
         fits = True
         for i, p in enumerate(map(local_tensor, self.params) if self.sharded else self.params):
             version = version_of(self.params[i]) if self.sharded else p._version
+            if properties_of(p) != self.properties[i]:  # memory may be the same: p.data = p.data[:n]
+                fits = False
+                continue
             if p.data_ptr() != self.pointers[i]:
-                if properties_of(p) != self.properties[i]:
-                    fits = False
-                    continue
                 if i not in self.shadows:
                     self.lib.rebind(self.opt, i, *self._weight_pointers(i))
                 self.pointers[i] = p.data_ptr()
@@ -232,6 +232,11 @@ class Handle:
             raise RuntimeError(f"{self.names[i]}: sparse gradients are not supported")
         return g.to(g.dtype if g.dtype in DTYPES else torch.float32).contiguous()
 
+    def _check_shape(self, i: int, g: Tensor) -> None:
+        if g.shape != self.properties[i][2]:
+            raise RuntimeError(f"{self.names[i]}: the gradient has shape {tuple(g.shape)}, the parameter "
+                               f"{tuple(self.properties[i][2])}")
+
     def collect_gradients(self) -> List[Tensor]:
         """Points self.gradients at the parameters' .grad. Returns the tensors that own them."""
         self.with_gradient, kept = [], []
@@ -244,6 +249,7 @@ class Handle:
                 g = local_tensor(g)
             if g.layout is not torch.strided or g.dtype not in DTYPES or not g.is_contiguous():
                 g = self._contiguous_gradient(i, g)
+            self._check_shape(i, g)
             row.data, row.dtype = g.data_ptr() or C.addressof(NO_ELEMENTS), DTYPES[g.dtype]
             kept.append(g)
             self.with_gradient.append(i)
@@ -305,6 +311,10 @@ class Handle:
             if gradient.is_cuda:  # allocated on a stream of FSDP2, which may differ from that of its hooks
                 gradient.record_stream(torch.cuda.current_stream(gradient.device))
         gradient = self._contiguous_gradient(i, gradient)
+        self._check_shape(i, gradient)
+        p = local_tensor(self.params[i]) if self.sharded else self.params[i]
+        if p.data_ptr() != self.pointers[i] or properties_of(p) != self.properties[i]:
+            raise RuntimeError(f"{self.names[i]}: the parameter's memory changed during the step")
         try:
             self._call_reducing(self.lib.step_tensor, self.opt, i, _pointer(gradient), DTYPES[gradient.dtype],
                                 scale)
