@@ -33,7 +33,7 @@ struct tokenize {
     int64_t bytes, done, resumed;
     double begin, shown, saved;
     bool terminal;
-    bool naming; /* files have got their names, or may have */
+    bool committing; /* files have got their names, or may have */
 };
 
 static volatile sig_atomic_t stop_signal;
@@ -55,10 +55,10 @@ static void catch_signals(void)
 /* Reads the checksum of the file that tokenizer_open reads. */
 static int read_checksum(struct tokenize *t, const char *path, struct error *err)
 {
-    struct stat st;
-    char *file =
-             stat(path, &st) == 0 && S_ISDIR(st.st_mode) ? path_join(path, "tokenizer.json") : xstrdup(path),
-         *data = NULL;
+    char *home = path_home(path, err), *data = NULL;
+    if (!home) return err->code;
+    char *file = strcmp(home, path) == 0 ? path_join(path, "tokenizer.json") : xstrdup(path);
+    free(home);
     unsigned char digest[EVP_MAX_MD_SIZE];
     unsigned n = 0;
     size_t bytes;
@@ -146,7 +146,7 @@ static int save_state(struct tokenize *t, const struct corpus_position *p, struc
                   (json_int_t)t->at.tokens, "written", (json_int_t)t->at.documents, "open",
                   (json_int_t)t->at.open, "largest", (json_int_t)t->at.largest, "done", (json_int_t)t->done,
                   "labels", (json_int_t)t->at.labels, "bits", t->at.bits);
-    if (t->naming) json_object_set_new(root, "naming", json_true());
+    if (t->committing) json_object_set_new(root, "committing", json_true());
     json_t *classes = t->corpus.label ? json_array() : NULL;
     for (int32_t i = 0; classes && i < token_writer_classes(t->writer); i++)
         json_array_append_new(classes, json_string(token_writer_class_name(t->writer, i)));
@@ -176,7 +176,7 @@ static bool read_state(struct tokenize *t, json_t **classes)
                                         (int64_t)largest, (int64_t)labels,  bits};
         t->done = t->resumed = (int64_t)done;
         t->end = t->corpus.from;
-        t->naming = json_is_true(json_object_get(root, "naming"));
+        t->committing = json_is_true(json_object_get(root, "committing"));
         *classes = json_incref(json_object_get(root, "classes")); /* strings: this program wrote them */
     } else if (!file_absent(t->state))
         log_warn("%s is of different files or options: beginning again", t->state);
@@ -275,12 +275,12 @@ static char *description(struct tokenize *t, const char *tokenizer)
     return text;
 }
 
-/* Gives the files their names. The state says so first: a command that goes on after a kill expects them. */
+/* Gives the files their names. The state says so first: a command that resumes after a kill expects them. */
 static int give_names(struct tokenize *t, const char *tokenizer, struct error *err)
 {
     char *text = description(t, tokenizer);
     int code = text ? 0 : error_set(err, EXIT_USAGE, NULL, "a file's name is not UTF-8");
-    t->naming = true;
+    t->committing = true;
     if (!code) code = save_state(t, &t->end, err);
     if (!code) code = token_writer_commit(t->writer, &t->at, text, err);
     free(text);
@@ -316,7 +316,7 @@ static int run_work(struct tokenize *t, const struct arguments *args, struct err
 {
     json_t *names;
     bool resumed = read_state(t, &names);
-    int code = check_names(t, !t->naming, err);
+    int code = check_names(t, !t->committing, err);
     if (!code)
         code = token_writer_open(&t->writer, t->out, tokenizer_vocabulary(t->tokenizer), t->corpus.label,
                                  resumed ? &t->at : NULL, err);

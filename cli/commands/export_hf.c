@@ -219,15 +219,13 @@ int export_hf_write(const char *directory, const struct model_shape *g, const js
 int export_hf_copy(const char *directory, const char *original, struct error *err)
 {
     static const char *const names[] = {"config.json", "preprocessor_config.json"};
-    struct stat status;
-    bool is_directory = stat(original, &status) == 0 && S_ISDIR(status.st_mode);
-    char *from = is_directory ? xstrdup(original) : path_dirname(original);
-    int code = 0;
+    char *from = path_home(original, err);
+    int code = from ? 0 : err->code;
     for (size_t i = 0; i < sizeof names / sizeof *names && !code; i++) {
         enum { MOST_BYTES = 16 << 20 };
         char *path = path_join(from, names[i]), *to = path_join(directory, names[i]), *data = NULL;
         size_t bytes = 0;
-        if (i == 0 || stat(path, &status) == 0) {
+        if (i == 0 || !file_absent(path)) {
             code = file_read(path, MOST_BYTES, &data, &bytes, err);
             if (!code) code = file_write_atomic(to, data, bytes, err);
         }

@@ -35,10 +35,9 @@ bool export_language_file(const char *name)
 static int copy_file(const char *from, const char *directory, const char *name, bool *found,
                      struct error *err)
 {
-    struct stat status;
     char *path = path_join(from, name), *to = path_join(directory, name), *data = NULL;
     size_t bytes = 0;
-    *found = stat(path, &status) == 0 && S_ISREG(status.st_mode);
+    *found = !file_absent(path);
     int code = *found ? file_read(path, MOST_BYTES, &data, &bytes, err) : 0;
     if (!code && *found) code = file_write_atomic(to, data, bytes, err);
     free(data);
@@ -50,11 +49,11 @@ static int copy_file(const char *from, const char *directory, const char *name, 
 static int copy_from(const char *directory, const char *original, size_t first, size_t end, bool *found,
                      struct error *err)
 {
-    struct stat status;
     int code = 0;
     *found = false;
-    if (!original[0] || stat(original, &status) != 0) return 0;
-    char *from = S_ISDIR(status.st_mode) ? xstrdup(original) : path_dirname(original);
+    if (!original[0] || file_absent(original)) return 0;
+    char *from = path_home(original, err);
+    if (!from) return err->code;
     for (size_t i = first; i < end && !code; i++) code = copy_file(from, directory, names[i], found, err);
     free(from);
     return code;

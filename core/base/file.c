@@ -364,6 +364,16 @@ bool file_absent(const char *path)
     return lstat(path, &st) != 0 && (errno == ENOENT || errno == ENOTDIR);
 }
 
+char *path_home(const char *path, struct error *err)
+{
+    struct stat st;
+    if (stat(path, &st) == 0) return S_ISDIR(st.st_mode) ? xstrdup(path) : path_dirname(path);
+    if (errno == ENOENT || errno == ENOTDIR) return path_dirname(path);
+    error_errno(err, EXIT_FAILED, NULL, "cannot examine this file");
+    error_at(err, path, 0, 0);
+    return NULL;
+}
+
 int file_sync_name(const char *path, struct error *err)
 {
     char *parent = path_dirname(path);

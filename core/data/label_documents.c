@@ -113,9 +113,9 @@ static void use_numbers(struct image_list *list)
 
 int label_documents(struct image_list *list, const struct data_options *o, struct error *err)
 {
-    struct stat st;
-    bool single = stat(o->root, &st) == 0 && S_ISREG(st.st_mode), numbers = true;
-    int code = 0;
+    struct stat st = {0};
+    int code = token_root(o->root, &st, err);
+    bool single = S_ISREG(st.st_mode), numbers = true;
     for (int64_t i = 0; i < list->count && !code; i++) {
         if (token_list_part(list->names[i])) continue;
         char *path = single ? xstrdup(o->root) : path_join(o->root, list->names[i]);

@@ -21,23 +21,41 @@ bool token_list_part(const char *name)
     return ends_with(name, ".idx") || ends_with(name, ".labels") || ends_with(name, ".classes");
 }
 
-/* Adds a file if it exists; takes `name`. */
-static void add_part(struct image_list *list, const char *directory, char *name)
+/* Adds a file if it exists; takes `name`. One that cannot be examined now is not absent: without its labels
+ * all tokens would be some. */
+static int add_part(struct image_list *list, const char *directory, char *name, struct error *err)
 {
     struct stat st;
-    char *path = name ? path_join(directory, name) : NULL;
-    if (path && stat(path, &st) == 0) image_list_add(list, name, (struct image_place){.bytes = st.st_size});
-    else free(name);
+    int code = 0;
+    if (!name) return 0;
+    char *path = path_join(directory, name);
+    if (stat(path, &st) == 0) image_list_add(list, name, (struct image_place){.bytes = st.st_size});
+    else {
+        free(name);
+        if (!file_absent(path)) {
+            code = error_errno(err, EXIT_FAILED, NULL, "cannot examine this file");
+            error_at(err, path, 0, 0);
+        }
+    }
     free(path);
+    return code;
 }
 
 /* Adds a file, its index, its labels and its classes. */
-static void add_file(struct image_list *list, const char *directory, const char *name, int64_t bytes)
+static int add_file(struct image_list *list, const char *directory, const char *name, int64_t bytes,
+                    struct error *err)
 {
     image_list_add(list, xstrdup(name), (struct image_place){.bytes = bytes});
-    add_part(list, directory, token_file_index(name));
-    add_part(list, directory, token_file_labels(name));
-    add_part(list, directory, token_file_classes(name));
+    int code = add_part(list, directory, token_file_index(name), err);
+    if (!code) code = add_part(list, directory, token_file_labels(name), err);
+    return code ? code : add_part(list, directory, token_file_classes(name), err);
+}
+
+int token_root(const char *root, struct stat *status, struct error *err)
+{
+    if (stat(root, status) == 0) return 0;
+    error_errno(err, EXIT_FAILED, "set data.root to token files", "cannot open it");
+    return error_at(err, root, 0, 0);
 }
 
 /* The entries of a directory that are not read. */
@@ -58,8 +76,8 @@ static int add_entry(struct image_list *list, struct left_out *left, const char 
         free(path);
         return code;
     }
-    if (S_ISREG(st.st_mode)) add_file(list, root, name, st.st_size);
-    else if (S_ISDIR(st.st_mode)) left->directories++;
+    if (S_ISREG(st.st_mode)) return add_file(list, root, name, st.st_size, err);
+    if (S_ISDIR(st.st_mode)) left->directories++;
     else left->special++;
     return 0;
 }
@@ -130,13 +148,15 @@ int token_list_open(struct image_list *list, const struct data_options *o, struc
 {
     struct stat st;
     struct left_out left;
-    int code = 0;
     *list = (struct image_list){.tokens = true};
-    if (stat(o->root, &st) == 0 && S_ISREG(st.st_mode)) {
+    int code = token_root(o->root, &st, err);
+    if (code) return code;
+    if (S_ISREG(st.st_mode)) {
         char *directory = path_dirname(o->root);
-        add_file(list, directory, path_basename(o->root), st.st_size);
+        code = add_file(list, directory, path_basename(o->root), st.st_size, err);
         free(directory);
-        return 0;
+        if (code) image_list_free(list);
+        return code;
     }
     code = list_directory(list, &left, o, true, err);
     if (!code && !list->count) code = list_directory(list, &left, o, false, err);

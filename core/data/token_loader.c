@@ -300,9 +300,9 @@ static int check_description(const char *path, int64_t vocabulary, struct error 
 static int open_files(struct token_loader *l, const struct image_list *list, struct error *err)
 {
     const struct data_options *o = &l->options;
-    struct stat st;
-    bool single = stat(o->root, &st) == 0 && S_ISREG(st.st_mode);
-    int code = 0;
+    struct stat st = {0};
+    int code = token_root(o->root, &st, err);
+    bool single = S_ISREG(st.st_mode);
     l->files = xcalloc((size_t)list->count, sizeof *l->files);
     l->begins_at = xcalloc((size_t)list->count + 1, sizeof *l->begins_at);
     l->documents_at = xcalloc((size_t)list->count + 1, sizeof *l->documents_at);

@@ -20,6 +20,9 @@
 /* Lists the token files of options->root: itself, or those in the directory that end in .bin, or else all,
  * and their indices. */
 int token_list_open(struct image_list *list, const struct data_options *options, struct error *err);
+struct stat;
+/* Examines the root: of a single file, the listed name is no part of the path. */
+int token_root(const char *root, struct stat *status, struct error *err);
 /* Returns whether a listed name is that of an index, of labels or of classes. */
 bool token_list_part(const char *name);
 

@@ -274,18 +274,19 @@ static bool timm(struct sidecar *b, const json_t *root)
     return b->sizes.width > 0;
 }
 
-/* Path of `name` in the checkpoint's directory, malloc'ed; NULL: it does not exist. */
-static char *path_of(const char *checkpoint, const char *name)
+/* Sets the path of `name` in the checkpoint's directory, malloc'ed; NULL: it does not exist. A file that
+ * cannot be examined now is not absent. */
+static int path_of(char **path, const char *checkpoint, const char *name, struct error *err)
 {
-    struct stat status;
-    const char *slash = strrchr(checkpoint, '/');
-    bool directory = stat(checkpoint, &status) == 0 && S_ISDIR(status.st_mode);
-    size_t bytes = slash ? (size_t)(slash - checkpoint) + 1 : 0;
-    char *path =
-        directory ? xasprintf("%s/%s", checkpoint, name) : xasprintf("%.*s%s", (int)bytes, checkpoint, name);
-    if (stat(path, &status) == 0 && S_ISREG(status.st_mode)) return path;
-    free(path);
-    return NULL;
+    char *directory = path_home(checkpoint, err);
+    *path = directory ? path_join(directory, name) : NULL;
+    free(directory);
+    if (!*path) return err->code;
+    if (file_absent(*path)) {
+        free(*path);
+        *path = NULL;
+    }
+    return 0;
 }
 
 static int read_object(json_t **root, const char *path, struct error *err)
@@ -309,9 +310,12 @@ static int read_object(json_t **root, const char *path, struct error *err)
 
 int sidecar_object(json_t **root, const char *checkpoint, const char *name, struct error *err)
 {
-    char *path = path_of(checkpoint, name);
+    char *path;
+    struct error own;
+    if (!err) err = &own;
     *root = NULL;
-    int code = path ? read_object(root, path, err) : 0;
+    int code = path_of(&path, checkpoint, name, err);
+    if (!code && path) code = read_object(root, path, err);
     free(path);
     return code;
 }
@@ -355,10 +359,11 @@ int sidecar_read(struct sidecar *b, const char *checkpoint, const struct model_s
     *b = (struct sidecar){0};
     if (!err) err = &local;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        char *path = path_of(checkpoint, names[i]), why[128] = N_("it describes no supported tower");
+        char *path, why[128] = N_("it describes no supported tower");
         json_t *root = NULL;
-        if (!path) continue;
-        int code = read_object(&root, path, err);
+        int code = path_of(&path, checkpoint, names[i], err);
+        if (!code && !path) continue;
+        if (!code) code = read_object(&root, path, err);
         if (code) {
             free(path);
             return code;
@@ -383,12 +388,10 @@ int sidecar_read(struct sidecar *b, const char *checkpoint, const struct model_s
 bool sidecar_model(const char *checkpoint, char *name, size_t size)
 {
     struct error ignored = {0};
-    char *path = path_of(checkpoint, "config.json");
     json_t *root = NULL;
-    if (path && read_object(&root, path, &ignored) == 0)
+    if (sidecar_object(&root, checkpoint, "config.json", &ignored) == 0 && root)
         copy(name, size, *text(root, "model_type") ? text(root, "model_type") : text(root, "architecture"));
     bool found = root && *name;
     json_decref(root);
-    free(path);
     return found;
 }

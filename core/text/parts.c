@@ -146,11 +146,13 @@ static int check_name(const char *path, const char *directory, struct error *err
 
 int tokenizer_open(struct tokenizer **tokenizer, const char *path, struct error *err)
 {
-    struct stat st;
-    bool directory = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-    char *file = directory ? path_join(path, "tokenizer.json") : xstrdup(path), *json = NULL;
-    size_t bytes;
+    char *home = path_home(path, err), *json = NULL;
     *tokenizer = NULL;
+    if (!home) return err->code;
+    bool directory = strcmp(home, path) == 0;
+    free(home);
+    char *file = directory ? path_join(path, "tokenizer.json") : xstrdup(path);
+    size_t bytes;
     int code = check_name(file, directory ? path : NULL, err);
     if (!code) code = file_read(file, MOST_BYTES, &json, &bytes, err);
     if (!code && (code = tokenizer_parse(tokenizer, json, bytes, err)) != 0)

@@ -86,12 +86,11 @@ static void read_ends(struct tokenizer_settings *s, json_t *config, json_t *gene
 int tokenizer_settings_read(struct tokenizer_settings *s, const char *path, const char *name,
                             const struct tokenizer *tokenizer, struct error *err)
 {
-    struct stat st;
-    bool is_directory = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-    char *directory = is_directory ? xstrdup(path) : path_dirname(path), *jinja = NULL;
+    char *directory = path_home(path, err), *jinja = NULL;
     json_t *config = NULL, *generation = NULL;
     *s = (struct tokenizer_settings){.end = -1};
-    int code = read_object(&config, directory, "tokenizer_config.json", err);
+    int code = directory ? 0 : err->code;
+    if (!code) code = read_object(&config, directory, "tokenizer_config.json", err);
     if (!code) code = read_object(&generation, directory, "generation_config.json", err);
     if (!code) code = read_jinja(&jinja, directory, config, err);
     if (!code) code = choose_template(s, jinja, name, tokenizer, err);
