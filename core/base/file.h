@@ -148,8 +148,8 @@ int file_remove_at(int directory, const char *name);
 char *path_join(const char *a, const char *b);
 /* Returns the directory part, malloc'ed: "." if there is none. */
 char *path_dirname(const char *path);
-/* Returns the directory of files beside a model: path itself if it is a directory, else the one that
- * contains it, malloc'ed. NULL: it cannot be told now. */
+/* Returns the directory of a model's files, malloc'ed: path itself if it is a directory, else the one that
+ * contains it. NULL: it cannot be examined now. */
 char *path_home(const char *path, struct error *err);
 /* Returns the last component within path, never NULL. */
 const char *path_basename(const char *path);

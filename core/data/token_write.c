@@ -281,7 +281,7 @@ static int write_classes(struct token_writer *w, struct part *to, struct error *
 }
 
 /* Compares a complete file with the one that has its name: a command that was killed while it gave the names
- * wrote the same one; any other is somebody's. */
+ * wrote the same one; any other is the user's. */
 static int compare_existing(int fd, const char *path, struct error *err)
 {
     struct file_map ours = {0}, there = {0};
@@ -290,7 +290,7 @@ static int compare_existing(int fd, const char *path, struct error *err)
     if (!code) code = file_map_open(&there, path, err);
     if (!code &&
         (ours.bytes != there.bytes || (ours.bytes && memcmp(ours.data, there.data, ours.bytes) != 0))) {
-        code = error_set(err, EXIT_FAILED, "move it away, and give the same command: it goes on",
+        code = error_set(err, EXIT_FAILED, "move it away, then resume with the same command",
                          "exists already, and is not what this command writes");
         error_at(err, path, 0, 0);
     }
