@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 enum {
@@ -65,6 +66,7 @@ struct run {
     bool unreported;        /* the pause until then */
     char reason[400];
     int64_t received, uncommitted;
+    int64_t room; /* bytes that a file of unknown length may have: nine tenths of the space; 0: unknown */
     double committed_at;
     struct connections own, *shared; /* own: without other transfers */
     int held;                        /* connections of this transfer */
@@ -133,6 +135,14 @@ static size_t on_data(char *data, size_t size, size_t n, void *context)
     const struct partial_segment *segment = &r->part->state.segments[s->segment];
     if (r->part->state.total >= 0 && (int64_t)bytes > segment->end - s->at) {
         s->outcome = OUTCOME_TOO_LONG;
+        return 0;
+    }
+    if (r->part->state.total < 0 && r->room && s->at + (int64_t)bytes > r->room) {
+        s->outcome = OUTCOME_DISK;
+        error_set(&r->disk, EXIT_DISK, "choose another --dest, or a mirror that sends Content-Length",
+                  "the server does not say how long the file is, and it fills the disk: %lld bytes so far",
+                  (long long)s->at);
+        error_at(&r->disk, r->part->path, 0, 0);
         return 0;
     }
     for (size_t done = 0; done < bytes;) {
@@ -303,6 +313,9 @@ static int set_total(struct run *r, int64_t total, const char *validator)
         return error_set(r->err, EXIT_INTEGRITY,
                          "the server has a different file; check the source's size and checksum",
                          "%s has %lld bytes, expected %lld", shown, (long long)total, (long long)r->t->size);
+    if (total < 0) total = r->t->size; /* the server does not say it */
+    struct statvfs fs;
+    if (fstatvfs(r->part->fd, &fs) == 0) r->room = (int64_t)fs.f_bavail * (int64_t)fs.f_frsize / 10 * 9;
     state->total = total;
     snprintf(state->validator, sizeof state->validator, "%s", validator);
     hash_remote(r, r->url, state->url_hash);

@@ -304,8 +304,12 @@ static int download(struct hub_download *d, const char *directory, const char *b
     int code = claim(&part, d, directory, err);
     if (code) return code;
     if (is_there(hub, d->file, blob)) return partial_release(&part, false, err); /* by another process */
-    do code = receive(d, &part, err);
-    while (code == EXIT_NETWORK && d->received > d->before); /* a signed address expires: ask for a new one */
+    int64_t most = partial_bytes(&part.state), before;
+    do { /* a signed address expires: ask for a new one, while that brings more of the file */
+        before = most;
+        code = receive(d, &part, err);
+        if (partial_bytes(&part.state) > most) most = partial_bytes(&part.state);
+    } while (code == EXIT_NETWORK && most > before);
     bool wrong = !code && (code = verify(part.fd, hub, d->file, err)) == EXIT_INTEGRITY;
     if (!code) code = partial_move(&part, blob, err);
     struct error ignored = {0};

@@ -71,6 +71,13 @@ class Handler(BaseHTTPRequestHandler):
         log.write("connection\n")
 
     def data(self, data):
+        if "endless" in self.path:  # no length, no end
+            self.send_response(200)
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            while True:
+                self.wfile.write(b"10000\r\n" + bytes(65536) + b"\r\n")
+                log.write("endless\n")
         etag = '"%s"' % sum_of("md5", data)
         m = re.match(r"bytes=(\d+)-(\d*)$", self.headers.get("Range", ""))
         if "noranges" in self.path or not m and (self.server is servers[0] or not re.search("kill|expires", self.path)):
