@@ -371,18 +371,25 @@ static int attempt(struct supervisor *v, struct error *err)
     return code;
 }
 
-/* Removes the lost rank and its card; higher ranks are renumbered. The global batch and its images do not
- * change. */
+/* Removes the lost rank with its replica, and their cards; higher ranks are renumbered. The global batch
+ * and its images do not change. The last replica is started again as it is. */
 static void remove_lost_rank(struct supervisor *v, struct supervision *s)
 {
     struct supervised_ranks *r = &s->ranks;
-    const char *card = r->cards ? r->cards[v->lost] : NULL;
-    for (int i = v->lost; r->cards && i + 1 < r->size; i++) r->cards[i] = r->cards[i + 1];
-    if (card) r->cards[r->size - 1] = card; /* kept for the owner of the array */
-    r->size--;
-    v->count--;
-    log_info("rank %d is left out%s%s: %d rank%s from now on", v->lost, card ? _(", with card ") : "",
-             card ? card : "", r->size, r->size == 1 ? "" : "s");
+    int stages = r->stages > 1 ? r->stages : 1, first = v->lost / stages * stages;
+    if (r->size <= stages) {
+        log_info("no rank is left out: a pipeline of %d stages needs all of them", stages);
+        return;
+    }
+    for (int k = 0; k < stages; k++) {
+        const char *card = r->cards ? r->cards[first] : NULL;
+        for (int i = first; r->cards && i + 1 < r->size; i++) r->cards[i] = r->cards[i + 1];
+        if (card) r->cards[r->size - 1] = card; /* kept for the owner of the array */
+        log_info("rank %d is left out%s%s: %d rank%s from now on", first + k, card ? _(", with card ") : "",
+                 card ? card : "", r->size - 1, r->size == 2 ? "" : "s");
+        r->size--;
+        v->count--;
+    }
 }
 
 /* Waits until the last hook has ended or a stop signal arrives. */

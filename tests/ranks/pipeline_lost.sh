@@ -75,7 +75,18 @@ lost() { # RANKS STAGES RANK SIGNAL
     named "$name" "$2" "$3" 14
     resumed "$name" $((6 - $2))
 }
+elastic() { # RANKS STAGES RANK LEFT: the replica of a lost rank is left out, the last one is started again
+    name=elastic-$1 left=$4
+    begin "$1" "$name" "$2" --restarts 1 --elastic
+    wait_for 60 eval 'worker "$name" "'"$3"'" || ended' || fail "$name did not begin"
+    kill -KILL "$(cat pid)" || fail "$name ended before rank $3 was hit"
+    wait "$run" || fail "$name: exit $?"
+    cmp "runs/whole/ckpt/step-00000$total/model.safetensors" "runs/$name/ckpt/step-00000$total/model.safetensors" || fail "$name: other weights than one rank"
+    grep -q "\"ranks\": $left," "runs/$name/meta.json" || fail "$name: $(grep '"ranks"' "runs/$name/meta.json")"
+}
 by=local
+elastic 4 2 1 2
+elastic 2 2 1 2
 lost 4 2 3 KILL
 # one that fails alone in a step: its scratch file cannot be written
 truncate -s 65536 counters
