@@ -24,7 +24,6 @@ enum {
     SMALL_BYTES = 1 << 20,
     PROGRESS_BYTES = 64 << 10 /* bytes that reset the count of tries; single bytes do not */
 };
-static const int64_t segment_least = 64ll << 20;
 
 /* Result of comparing a response with its request, or of writing it. All but OUTCOME_OK end it. */
 enum outcome {
@@ -66,7 +65,8 @@ struct run {
     bool unreported;        /* the pause until then */
     char reason[400];
     int64_t received, uncommitted;
-    int64_t room; /* bytes that a file of unknown length may have: nine tenths of the space; 0: unknown */
+    int64_t
+        most_bytes; /* bytes that a file of unknown length may have: nine tenths of the space; 0: unknown */
     double committed_at;
     struct connections own, *shared; /* own: without other transfers */
     int held;                        /* connections of this transfer */
@@ -137,7 +137,7 @@ static size_t on_data(char *data, size_t size, size_t n, void *context)
         s->outcome = OUTCOME_TOO_LONG;
         return 0;
     }
-    if (r->part->state.total < 0 && r->room && s->at + (int64_t)bytes > r->room) {
+    if (r->part->state.total < 0 && r->most_bytes && s->at + (int64_t)bytes > r->most_bytes) {
         s->outcome = OUTCOME_DISK;
         error_set(&r->disk, EXIT_DISK, "choose another --dest, or a mirror that sends Content-Length",
                   "the server does not say how long the file is, and it fills the disk: %lld bytes so far",
@@ -264,25 +264,6 @@ static void cancel_requests(struct run *r)
         }
 }
 
-/* Number of segments of a file, of at least segment_least bytes. total -1: unknown, as many as possible. */
-static int segments_of(const struct run *r, int64_t total)
-{
-    int n = r->t->connections < PARTIAL_SEGMENTS ? r->t->connections : PARTIAL_SEGMENTS;
-    while (n > 1 && total >= 0 && total / n < segment_least) n--;
-    return n < 1 ? 1 : n;
-}
-
-static void split_segments(struct run *r)
-{
-    struct partial_state *state = &r->part->state;
-    int n = r->no_ranges || state->total < 0 ? 1 : segments_of(r, state->total);
-    int64_t each = state->total >= 0 ? state->total / n : 0;
-    for (int i = 0; i < n; i++)
-        state->segments[i] = (struct partial_segment){
-            i * each, i == n - 1 ? state->total >= 0 ? state->total : 0 : (i + 1) * each, 0};
-    state->segment_count = n;
-}
-
 /* Empties the part and forgets the remote file. */
 static int restart_part(struct run *r, const char *why)
 {
@@ -315,11 +296,11 @@ static int set_total(struct run *r, int64_t total, const char *validator)
                          "%s has %lld bytes, expected %lld", shown, (long long)total, (long long)r->t->size);
     if (total < 0) total = r->t->size; /* the server does not say it */
     struct statvfs fs;
-    if (fstatvfs(r->part->fd, &fs) == 0) r->room = (int64_t)fs.f_bavail * (int64_t)fs.f_frsize / 10 * 9;
+    if (fstatvfs(r->part->fd, &fs) == 0) r->most_bytes = (int64_t)fs.f_bavail * (int64_t)fs.f_frsize / 10 * 9;
     state->total = total;
     snprintf(state->validator, sizeof state->validator, "%s", validator);
     hash_remote(r, r->url, state->url_hash);
-    split_segments(r);
+    partial_split(state, r->no_ranges || total < 0 ? 1 : partial_segments(total, r->t->connections));
     int code = r->t->sized(r->t->context, total, r->err);
     if (!code && total > 0) {
         if (fallocate(r->part->fd, FALLOC_FL_KEEP_SIZE, 0, total) != 0 &&
@@ -508,7 +489,8 @@ static bool complete(const struct run *r)
 static int begin_requests(struct run *r)
 {
     const struct transfer *t = r->t;
-    bool known = t->identity && t->size >= 0 && r->restarts == 0 && segments_of(r, t->size) == 1;
+    bool known =
+        t->identity && t->size >= 0 && r->restarts == 0 && partial_segments(t->size, t->connections) == 1;
     int code = r->part->state.segment_count == 0 && known ? set_total(r, t->size, "") : 0, segment;
     for (int i = 0; i < r->connection_count && !code; i++) {
         struct connection *s = &r->connections[i];
@@ -568,7 +550,7 @@ int transfer_run(const struct transfer *t, struct partial *part, int *used, stru
         return error_set(err, EXIT_FAILED, NULL, "cannot initialize libcurl");
     curl_multi_setopt(r.multi, CURLMOPT_PIPELINING,
                       (long)CURLPIPE_NOTHING); /* each segment has its own connection */
-    r.connection_count = segments_of(&r, t->size);
+    r.connection_count = partial_segments(t->size, t->connections);
     r.shared = t->shared ? t->shared : &r.own;
     r.held = 1;
     atomic_init(&r.own.spare, r.connection_count - 1);

@@ -126,6 +126,23 @@ int64_t partial_bytes(const struct partial_state *s)
     return sum;
 }
 
+int partial_segments(int64_t total, int connections)
+{
+    static const int64_t least = 64ll << 20;
+    int n = connections < PARTIAL_SEGMENTS ? connections : PARTIAL_SEGMENTS;
+    while (n > 1 && total >= 0 && total / n < least) n--;
+    return n < 1 ? 1 : n;
+}
+
+void partial_split(struct partial_state *state, int n)
+{
+    int64_t each = state->total >= 0 ? state->total / n : 0;
+    for (int i = 0; i < n; i++)
+        state->segments[i] = (struct partial_segment){
+            i * each, i == n - 1 ? state->total >= 0 ? state->total : 0 : (i + 1) * each, 0};
+    state->segment_count = n;
+}
+
 /* ---- owners ---- */
 
 /* Reads the first line of a file of /proc. */

@@ -51,6 +51,10 @@ bool partial_state_parse(struct partial_state *state, const char *text, size_t b
 int64_t partial_contiguous_bytes(const struct partial_state *state);
 /* Number of bytes in all segments. */
 int64_t partial_bytes(const struct partial_state *state);
+/* Number of segments of a file, of at least 64 MiB each. total -1: unknown, as many as possible. */
+int partial_segments(int64_t total, int connections);
+/* Splits state->total (-1: unknown; n is 1) into n segments without bytes. */
+void partial_split(struct partial_state *state, int n);
 
 struct partial {
     char *directory; /* DEST/.meopt-fetch */
