@@ -85,8 +85,10 @@ elastic() { # RANKS STAGES RANK LEFT: the replica of a lost rank is left out, th
     grep -q "\"ranks\": $left," "runs/$name/meta.json" || fail "$name: $(grep '"ranks"' "runs/$name/meta.json")"
 }
 by=local
+ms=10 # it goes on to the end
 elastic 4 2 1 2
 elastic 2 2 1 2
+ms=30
 lost 4 2 3 KILL
 # one that fails alone in a step: its scratch file cannot be written
 truncate -s 65536 counters

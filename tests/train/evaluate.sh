@@ -102,11 +102,11 @@ once() { # K COMMAND...: the K-th open below kept/ckpt fails once; 1 if there ar
     shift
     env LD_PRELOAD=libfault.so FAULT_UNDER="$(pwd -P)/kept/ckpt" FAULT_SHARED="$(pwd -P)/shared" FAULT_CALL=open FAULT_K="$k" FAULT_ERRNO=5 "$@" >out 2>log
 }
-for k in 1 2 3 4 5 6 7 8; do
+for k in 1 2 3 4; do
     once $k "$MEOPT" eval kept --json && ! grep -q '"step": 3,' out && fail "eval: another checkpoint after a failed open $k"
 done
 cp -r kept before
-for k in 7 13 16 19 22 25 28 34; do
+for k in 16 19 22 25; do
     rm -rf kept
     cp -r before kept
     once $k "$MEOPT" train --resume kept --no-dashboard --stop-after 6 || true
