@@ -65,8 +65,7 @@ struct run {
     bool unreported;        /* the pause until then */
     char reason[400];
     int64_t received, uncommitted;
-    int64_t
-        most_bytes; /* bytes that a file of unknown length may have: nine tenths of the space; 0: unknown */
+    int64_t most_bytes; /* of a file of unknown length: nine tenths of the free space; 0: unknown */
     double committed_at;
     struct connections own, *shared; /* own: without other transfers */
     int held;                        /* connections of this transfer */

@@ -27,7 +27,7 @@ wait_for() { # SECONDS COMMAND...: run the command until it succeeds, at growing
         [ $wait_pause = 9 ] || wait_pause=$((wait_pause + 1))
     done
 }
-ours() { # PATTERN: the cmdline in /proc of each process that runs in $work and has a word like it; another suite may run beside this one
+ours() { # PATTERN: the cmdline in /proc of each process in $work with an argument that matches; another suite may run at the same time
     grep -lz -e "$1" /proc/[0-9]*/cmdline 2>/dev/null | while read -r ours_file; do
         [ "$(readlink "${ours_file%cmdline}cwd" 2>/dev/null)" != "$(cd "$work" && pwd -P)" ] || echo "$ours_file"
     done

@@ -18,7 +18,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum {
@@ -177,19 +176,22 @@ static int read_prompt(struct generate *g, const struct arguments *args, struct 
 
 /* ---- the model ---- */
 
-/* Returns the path of the tokenizer.json in the directory of the weights that a configuration names,
+/* Sets the path of the tokenizer.json in the directory of the weights that a configuration names,
  * malloc'ed; NULL: none. */
-static char *find_tokenizer(const struct config *c)
+static int find_tokenizer(char **path, const struct config *c, struct error *err)
 {
     const char *weight = c->model_s.weight;
-    struct stat st;
-    if (!weight || !*weight) return NULL;
-    char *in = stat(weight, &st) == 0 && S_ISDIR(st.st_mode) ? xstrdup(weight) : path_dirname(weight),
-         *path = path_join(in, "tokenizer.json");
+    *path = NULL;
+    if (!weight || !*weight) return 0;
+    char *in = path_directory(weight, err);
+    if (!in) return err->code;
+    *path = path_join(in, "tokenizer.json");
     free(in);
-    if (!file_absent(path)) return path;
-    free(path);
-    return NULL;
+    if (file_absent(*path)) {
+        free(*path);
+        *path = NULL;
+    }
+    return 0;
 }
 
 static int read_config(struct generate *g, const struct arguments *args, struct error *err)
@@ -206,7 +208,7 @@ static int read_config(struct generate *g, const struct arguments *args, struct 
     enum run_checkpoint choice = !which                       ? RUN_BEST_OR_NEWEST
                                  : strcmp(which, "best") == 0 ? RUN_BEST
                                                               : RUN_NEWEST;
-    if (!code) g->sidecar = find_tokenizer(c);
+    if (!code) code = find_tokenizer(&g->sidecar, c, err);
     if (!code && run) code = run_weights_use(c, run, choice, &step, err);
     if (!code) code = train_check_file(c, "model_s.weight", err);
     if (!code) code = trainer_tower_shape(c, true, &g->shape, &g->weights, err);

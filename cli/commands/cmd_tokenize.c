@@ -55,10 +55,8 @@ static void catch_signals(void)
 /* Reads the checksum of the file that tokenizer_open reads. */
 static int read_checksum(struct tokenize *t, const char *path, struct error *err)
 {
-    char *home = path_home(path, err), *data = NULL;
-    if (!home) return err->code;
-    char *file = strcmp(home, path) == 0 ? path_join(path, "tokenizer.json") : xstrdup(path);
-    free(home);
+    char *file = tokenizer_path(path, err), *data = NULL;
+    if (!file) return err->code;
     unsigned char digest[EVP_MAX_MD_SIZE];
     unsigned n = 0;
     size_t bytes;

@@ -219,7 +219,7 @@ int export_hf_write(const char *directory, const struct model_shape *g, const js
 int export_hf_copy(const char *directory, const char *original, struct error *err)
 {
     static const char *const names[] = {"config.json", "preprocessor_config.json"};
-    char *from = path_home(original, err);
+    char *from = path_directory(original, err);
     int code = from ? 0 : err->code;
     for (size_t i = 0; i < sizeof names / sizeof *names && !code; i++) {
         enum { MOST_BYTES = 16 << 20 };

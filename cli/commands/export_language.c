@@ -52,7 +52,7 @@ static int copy_from(const char *directory, const char *original, size_t first, 
     int code = 0;
     *found = false;
     if (!original[0] || file_absent(original)) return 0;
-    char *from = path_home(original, err);
+    char *from = path_directory(original, err);
     if (!from) return err->code;
     for (size_t i = first; i < end && !code; i++) code = copy_file(from, directory, names[i], found, err);
     free(from);

@@ -364,7 +364,7 @@ bool file_absent(const char *path)
     return lstat(path, &st) != 0 && (errno == ENOENT || errno == ENOTDIR);
 }
 
-char *path_home(const char *path, struct error *err)
+char *path_directory(const char *path, struct error *err)
 {
     struct stat st;
     if (stat(path, &st) == 0) return S_ISDIR(st.st_mode) ? xstrdup(path) : path_dirname(path);

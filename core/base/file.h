@@ -150,7 +150,7 @@ char *path_join(const char *a, const char *b);
 char *path_dirname(const char *path);
 /* Returns the directory of a model's files, malloc'ed: path itself if it is a directory, else the one that
  * contains it. NULL: it cannot be examined now. */
-char *path_home(const char *path, struct error *err);
+char *path_directory(const char *path, struct error *err);
 /* Returns the last component within path, never NULL. */
 const char *path_basename(const char *path);
 

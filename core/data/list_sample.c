@@ -31,7 +31,7 @@ static uint32_t sample_crc(const char *path, const struct image_place *place, in
     int fd = -1;
     bool read = !unpacked_open(path, &fd, NULL);
     for (int64_t i = 0; i < count && read; i++)
-        read = add_range(&crc, fd, place->offset + (count > 1 ? last / (count - 1) * i : 0), (size_t)bytes,
+        read = add_range(&crc, fd, place->offset + (count > 1 ? last * i / (count - 1) : 0), (size_t)bytes,
                          buffer);
     if (fd >= 0) close(fd);
     free(buffer);
@@ -45,7 +45,7 @@ int64_t image_sample_at(const struct image_list *list, int64_t index)
 }
 
 /* Sets how much of a token file is read: of the tokens IMAGE_SAMPLES windows, of its other parts
- * (token_list_part) as much as there is room for. */
+ * (token_list_part) all, or as many windows as are allowed. */
 static void token_windows(const char *name, int64_t tokens, int64_t files, int64_t *count, int64_t *window)
 {
     int64_t bytes = image_place(name).bytes;
@@ -55,7 +55,7 @@ static void token_windows(const char *name, int64_t tokens, int64_t files, int64
         if (*count > PART_WINDOWS) *count = PART_WINDOWS;
     } else {
         while (*window > 4096 && *window * files > IMAGE_SAMPLES * (int64_t)SAMPLE_BYTES) *window /= 2;
-        *count = tokens ? (int64_t)((double)IMAGE_SAMPLES * (double)bytes / (double)tokens) : 0;
+        *count = tokens ? (IMAGE_SAMPLES * bytes + tokens - 1) / tokens : 0;
         if (*count > (bytes + *window - 1) / *window) *count = (bytes + *window - 1) / *window;
     }
     if (*count < 1) *count = 1;
@@ -67,8 +67,8 @@ struct image_sample *image_list_sample(const struct image_list *list, const char
             files = 0;
     struct image_sample *all = xcalloc((size_t)n + 1, sizeof *all);
     struct stat st;
-    bool whole = stat(root, &st) == 0 && S_ISREG(st.st_mode); /* a single token file, or archive */
-    char *directory = whole && list->tokens ? path_dirname(root) : xstrdup(root);
+    bool single = list->tokens && stat(root, &st) == 0 && S_ISREG(st.st_mode);
+    char *directory = single ? path_dirname(root) : xstrdup(root);
     for (int64_t i = 0; i < list->count && list->tokens; i++)
         if (!token_list_part(list->names[i])) tokens += image_place(list->names[i]).bytes, files++;
     for (int64_t i = 0; i < n; i++) {
@@ -76,8 +76,7 @@ struct image_sample *image_list_sample(const struct image_list *list, const char
         const char *name = list->names[image];
         struct image_place place = image_place(name);
         size_t length = place.archive_length ? (size_t)place.archive_length : strlen(name);
-        char *path =
-            whole && !list->tokens ? xstrdup(root) : xasprintf("%s/%.*s", directory, (int)length, name);
+        char *path = xasprintf("%s/%.*s", directory, (int)length, name);
         if (list->tokens) token_windows(name, tokens, files, &count, &window);
         all[i] = (struct image_sample){image, sample_crc(path, &place, count, window)};
         free(path);

@@ -230,13 +230,13 @@ static int write_index(struct token_writer *w, struct part *to, struct error *er
     return code ? code : part_flush(to, err);
 }
 
-static int rename_part(struct token_writer *w, const struct part *p, const char *end, struct error *err)
+static int rename_tokens(struct token_writer *w, struct error *err)
 {
-    char *to = xasprintf("%s%s", w->base, end);
+    char *to = xasprintf("%s.bin", w->base);
     int code = 0;
-    if (rename(p->path, to) != 0) {
+    if (rename(w->tokens.path, to) != 0) {
         code = error_errno(err, EXIT_FAILED, NULL, "cannot rename it to %s", to);
-        error_at(err, p->path, 0, 0);
+        error_at(err, w->tokens.path, 0, 0);
     }
     if (!code) code = file_sync_name(to, err);
     free(to);
@@ -252,8 +252,9 @@ static int write_labels(struct token_writer *w, struct part *to, struct error *e
     int code = part_write(to, head, sizeof head, err);
     if (!code) code = file_map_descriptor(&bits, w->labels.fd, w->labels.path, err);
     if (code) return code;
-    for (int64_t i = 0; i < w->at.tokens / 8 && !code; i++)
-        code = part_write(to, bits.data + LABELS_HEAD + i, 1, err);
+    for (int64_t i = 0, all = w->at.tokens / 8; i < all && !code; i += BUFFER)
+        code =
+            part_write(to, bits.data + LABELS_HEAD + i, (size_t)(all - i < BUFFER ? all - i : BUFFER), err);
     file_map_close(&bits);
     if (!code && w->at.tokens % 8) code = part_write(to, &byte, 1, err);
     return code ? code : part_flush(to, err);
@@ -334,7 +335,7 @@ int token_writer_commit(struct token_writer *w, struct token_position *at, const
     if (!code) code = write_whole(w, ".idx", write_index, err);
     if (!code && w->classes.path) code = write_whole(w, ".classes", write_classes, err);
     if (!code && w->labels.path) code = write_whole(w, ".labels", write_labels, err);
-    if (!code) code = rename_part(w, &w->tokens, ".bin", err);
+    if (!code) code = rename_tokens(w, err);
     struct part *const parts[] = {&w->lengths, &w->classes, &w->labels};
     for (int i = 0; i < 3 && !code; i++)
         if (parts[i]->path) unlink(parts[i]->path);

@@ -278,7 +278,7 @@ static bool timm(struct sidecar *b, const json_t *root)
  * cannot be examined now is not absent. */
 static int path_of(char **path, const char *checkpoint, const char *name, struct error *err)
 {
-    char *directory = path_home(checkpoint, err);
+    char *directory = path_directory(checkpoint, err);
     *path = directory ? path_join(directory, name) : NULL;
     free(directory);
     if (!*path) return err->code;

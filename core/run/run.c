@@ -40,6 +40,11 @@ int run_append(const char *directory, const char *name, int *fd, struct error *e
 static const char LOCK[] = ".lock";
 static char *lock_path(const char *directory) { return path_join(directory, LOCK); }
 
+static bool same_file(const struct stat *a, const struct stat *b)
+{
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
 /* `inherited` is the same open file in another process, so locking it again succeeds; any other descriptor
  * is no lock of this run. */
 static int is_lock_of(int inherited, const char *path, struct error *err)
@@ -47,7 +52,7 @@ static int is_lock_of(int inherited, const char *path, struct error *err)
     struct stat theirs, ours;
     if (fstat(inherited, &theirs) != 0 || stat(path, &ours) != 0)
         return error_errno(err, EXIT_FAILED, NULL, "cannot examine the run's lock");
-    if (theirs.st_dev == ours.st_dev && theirs.st_ino == ours.st_ino) return 0;
+    if (same_file(&theirs, &ours)) return 0;
     return error_set(err, EXIT_LOCKED, NULL, "the inherited lock does not belong to this run");
 }
 
@@ -113,7 +118,7 @@ static bool is_locked_at(const struct run *run, const char *directory)
     int reason = read || errno == ENOENT || errno == ENOTDIR ? 0 : errno;
     free(path);
     errno = reason;
-    return read && ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
+    return read && same_file(&ours, &there);
 }
 
 bool run_is_here(const struct run *run)
@@ -187,7 +192,7 @@ static bool is_file_of(int fd, int directory, const char *name)
 {
     struct stat ours, there;
     return fstat(fd, &ours) == 0 && fstatat(directory, name, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
-           ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
+           same_file(&ours, &there);
 }
 
 /* Empties a locked side directory from a killed process, below the descriptor: a link that took its

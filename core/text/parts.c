@@ -124,6 +124,15 @@ static bool ends_with(const char *text, const char *end)
     return n >= m && strcmp(text + n - m, end) == 0;
 }
 
+char *tokenizer_path(const char *path, struct error *err)
+{
+    char *directory = path_directory(path, err);
+    bool inside = directory && strcmp(directory, path) == 0;
+    char *file = !directory ? NULL : inside ? path_join(path, "tokenizer.json") : xstrdup(path);
+    free(directory);
+    return file;
+}
+
 /* Refuses a directory without a tokenizer.json, and files in another form of a vocabulary. */
 static int check_name(const char *path, const char *directory, struct error *err)
 {
@@ -146,14 +155,11 @@ static int check_name(const char *path, const char *directory, struct error *err
 
 int tokenizer_open(struct tokenizer **tokenizer, const char *path, struct error *err)
 {
-    char *home = path_home(path, err), *json = NULL;
-    *tokenizer = NULL;
-    if (!home) return err->code;
-    bool directory = strcmp(home, path) == 0;
-    free(home);
-    char *file = directory ? path_join(path, "tokenizer.json") : xstrdup(path);
+    char *file = tokenizer_path(path, err), *json = NULL;
     size_t bytes;
-    int code = check_name(file, directory ? path : NULL, err);
+    *tokenizer = NULL;
+    if (!file) return err->code;
+    int code = check_name(file, strcmp(file, path) != 0 ? path : NULL, err);
     if (!code) code = file_read(file, MOST_BYTES, &json, &bytes, err);
     if (!code && (code = tokenizer_parse(tokenizer, json, bytes, err)) != 0)
         error_at(err, file, err->line, err->column);

@@ -37,6 +37,9 @@ struct token_list {
 void token_list_append(struct token_list *list, int32_t id);
 void token_list_free(struct token_list *list);
 
+/* Returns the tokenizer.json of a path that names it or its directory, malloc'ed; it may not exist. NULL:
+ * the path cannot be examined now. */
+char *tokenizer_path(const char *path, struct error *err);
 /* Opens a tokenizer.json, or the one in a directory. SentencePiece's .model files are refused. */
 int tokenizer_open(struct tokenizer **tokenizer, const char *path, struct error *err);
 /* Parses the content of a tokenizer.json; the caller names the file of an error. */

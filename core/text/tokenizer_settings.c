@@ -86,7 +86,7 @@ static void read_ends(struct tokenizer_settings *s, json_t *config, json_t *gene
 int tokenizer_settings_read(struct tokenizer_settings *s, const char *path, const char *name,
                             const struct tokenizer *tokenizer, struct error *err)
 {
-    char *directory = path_home(path, err), *jinja = NULL;
+    char *directory = path_directory(path, err), *jinja = NULL;
     json_t *config = NULL, *generation = NULL;
     *s = (struct tokenizer_settings){.end = -1};
     int code = directory ? 0 : err->code;

@@ -103,10 +103,10 @@ int content_compare_images(struct comm *ranks, const struct image_list *list, co
                            struct error *err)
 {
     if (ranks->size == 1) return 0;
-    int64_t count, hosts = (int64_t)sizeof(char[64]) * ranks->size;
+    int64_t count;
     struct image_sample *own = image_list_sample(list, root, &count),
                         *all = xcalloc((size_t)(count * ranks->size) + 1, sizeof *all);
-    char(*host)[64] = xcalloc((size_t)hosts, 1);
+    char(*host)[64] = xcalloc((size_t)ranks->size, sizeof *host);
     size_t each = (size_t)count * sizeof *all;
     if (each) memcpy(all + count * ranks->rank, own, each);
     gethostname(host[ranks->rank], sizeof *host - 1);

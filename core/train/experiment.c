@@ -102,13 +102,12 @@ int train_validation_list(struct image_list *list, const struct config *c, struc
 {
     struct data_options options = validation_options(c, NULL);
     struct stat st;
-    bool file = strcmp(options.root, c->data.val) != 0; /* a list of images and their classes */
-    options.labels = false;                             /* the names of the directories are in the list */
-    if (!file) return image_list_open(list, &options, err);
     if (stat(c->data.val, &st) != 0) {
-        error_errno(err, EXIT_FAILED, NULL, "cannot open this file");
+        error_errno(err, EXIT_FAILED, NULL, "cannot examine this file");
         return error_at(err, c->data.val, 0, 0);
     }
+    options.labels = false; /* the names of the directories are in the list */
+    if (options.tokens || !S_ISREG(st.st_mode)) return image_list_open(list, &options, err);
     *list = (struct image_list){.tokens = true};
     image_list_add(list, xstrdup(path_basename(c->data.val)), (struct image_place){.bytes = st.st_size});
     return 0;

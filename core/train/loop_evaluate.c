@@ -60,23 +60,23 @@ void loop_name_best(struct train_loop *w)
 }
 
 /* Returns whether an accepted change is one of data.val. */
-static bool evaluates_others(const json_t *changed)
+static bool validation_differs(json_t *changed)
 {
     const char *key;
-    const json_t *values;
-    bool others = false;
-    json_object_foreach((json_t *)(uintptr_t)changed, key, values) others |= strncmp(key, "val_", 4) == 0;
-    return others;
+    json_t *values;
+    bool differs = false;
+    json_object_foreach(changed, key, values) differs |= strncmp(key, "val_", 4) == 0;
+    return differs;
 }
 
-int loop_read_best(struct train_loop *w, const json_t *changed, struct error *err)
+int loop_read_best(struct train_loop *w, json_t *changed, struct error *err)
 {
     w->best = (struct checkpoint_best){.step = -1};
     if (w->from <= 0 || !is_rank0(w)) return 0;
     int code = checkpoint_best_find(w->run->directory, &w->best, err);
     if (code) return code;
     if (w->best.step > w->from) w->best.step = -1; /* it is evaluated again */
-    if (w->best.step >= 0 && evaluates_others(changed)) {
+    if (w->best.step >= 0 && validation_differs(changed)) {
         log_info("the best checkpoint is looked for anew: data.val is another one than at step %lld",
                  (long long)w->best.step);
         w->best.step = -1;

@@ -58,7 +58,7 @@ int loop_evaluate(struct train_loop *w, struct error *err);
 void loop_name_best(struct train_loop *w);
 /* Reads the best evaluation before a resume from w->from. changed: differences that the resume accepts;
  * scores of another data.val are not compared. An error: the best cannot be read now. */
-int loop_read_best(struct train_loop *w, const json_t *changed, struct error *err);
+int loop_read_best(struct train_loop *w, json_t *changed, struct error *err);
 
 /* Loads trainer and data at the step from which this process trains, w->from. how: resume or begin. *device:
  * opened here, closed by the caller. *changed: keys that differ from the run's last start. */

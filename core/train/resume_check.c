@@ -205,46 +205,47 @@ static char *describe(const struct run *run, const struct image_list *now, uint3
     return text;
 }
 
-/* The images of training or of validation: their members of meta.json, and the key that accepts others. */
-struct compared_set {
-    const char *prefix, *key;
-    bool has_list; /* data.list */
+/* A comparison of the images of training or of validation with meta.json. */
+struct image_comparison {
+    const char *prefix, *key; /* of the members of meta.json; that accepts others */
+    const char *count;        /* member with their number */
+    const char *root;
+    const json_t *meta;
+    const char *force;
+    bool report;
+    json_t **changed;
 };
-static const struct compared_set training_set = {"data", "data.root", true},
-                                 validation_set = {"val", "data.val", false};
 
-/* Handles a difference: accepted, and recorded in *changed, or the error. what: of `error`. */
-static int accept_or_refuse(const struct compared_set *set, const char *member, const char *was,
-                            const char *is, const char *root, const char *force, bool report,
-                            json_t **changed, const char *what, struct error *err)
+/* Handles a difference in a member: accepted and recorded, or the error `what`. */
+static int accept_or_refuse(const struct image_comparison *c, const char *member, const char *is,
+                            const char *what, struct error *err)
 {
     char hint[160];
-    if (is_forced(force, set->key)) {
-        if (report) log_warn("%s: %s; accepted by --force-resume", root, what);
-        if (!*changed) *changed = json_object();
-        json_object_set_new(*changed, member, json_pack("[s, s]", was, is));
+    if (is_forced(c->force, c->key)) {
+        const char *was = json_string_value(json_object_get(c->meta, member));
+        if (c->report) log_warn("%s: %s; accepted by --force-resume", c->root, what);
+        if (!*c->changed) *c->changed = json_object();
+        json_object_set_new(*c->changed, member, json_pack("[s, s]", was, is));
         return 0;
     }
-    snprintf(hint, sizeof hint, _("restore them, or accept them with: --force-resume %s"), set->key);
+    snprintf(hint, sizeof hint, _("restore them, or accept them with: --force-resume %s"), c->key);
     error_set(err, EXIT_CONFIG, hint, "%s", what);
-    return error_at(err, root, 0, 0), EXIT_CONFIG;
+    return error_at(err, c->root, 0, 0), EXIT_CONFIG;
 }
 
 /* Compares the bytes of sampled images, whose names and sizes are equal. */
-static int compare_samples(const struct compared_set *set, const json_t *meta, const struct image_list *list,
-                           const char *root, const char *force, bool report, json_t **changed,
-                           struct error *err)
+static int compare_samples(const struct image_comparison *c, const struct image_list *list, struct error *err)
 {
     char member[CONTENT_MEMBER];
     const char *was =
-        json_string_value(json_object_get(meta, content_samples_member(member, set->prefix, list)));
+        json_string_value(json_object_get(c->meta, content_samples_member(member, c->prefix, list)));
     int code = 0;
     if (!was) return 0; /* written by a version without samples */
-    char *is = content_samples(list, root);
+    char *is = content_samples(list, c->root);
     const char *name = content_changed_sample(list, was, is);
     if (name) {
         char *what = xasprintf(_("%s has different bytes than when the run began, and the same size"), name);
-        code = accept_or_refuse(set, member, was, is, root, force, report, changed, what, err);
+        code = accept_or_refuse(c, member, is, what, err);
         free(what);
     }
     free(is);
@@ -252,42 +253,36 @@ static int compare_samples(const struct compared_set *set, const json_t *meta, c
 }
 
 /* Compares the names of the classes and the label of each image. */
-static int compare_classes(const struct compared_set *set, const json_t *meta, const struct image_list *list,
-                           const char *root, const char *force, bool report, json_t **changed,
-                           struct error *err)
+static int compare_classes(const struct image_comparison *c, const struct image_list *list, struct error *err)
 {
     static const char member[] = "classes_crc32c";
-    const char *was = json_string_value(json_object_get(meta, member));
+    const char *was = json_string_value(json_object_get(c->meta, member));
     char is[16], what[256];
     snprintf(is, sizeof is, "%08x", (unsigned)image_list_classes_hash(list));
     if (!was || !list->labels || strcmp(was, is) == 0) return 0;
     snprintf(what, sizeof what, _("classes or labels differ from the run's: checksum %s before, %s now"), was,
              is);
-    return accept_or_refuse(set, member, was, is, root, force, report, changed, what, err);
+    return accept_or_refuse(c, member, is, what, err);
 }
 
-static int compare_list(const struct compared_set *set, const struct run *run, const json_t *meta,
-                        const struct image_list *list, const char *root, const char *force, bool report,
-                        json_t **changed, struct error *err)
+/* run: has data.list; NULL: the images are not listed there. */
+static int compare_list(const struct image_comparison *c, const struct run *run,
+                        const struct image_list *list, struct error *err)
 {
     char member[CONTENT_MEMBER], is[16];
-    int code = 0;
-    snprintf(member, sizeof member, "%s_crc32c", set->prefix);
-    const char *was = json_string_value(json_object_get(meta, member));
-    if (!was) return 0; /* written by a version without checksums */
+    snprintf(member, sizeof member, "%s_crc32c", c->prefix);
+    const char *was = json_string_value(json_object_get(c->meta, member));
     snprintf(is, sizeof is, "%08x", (unsigned)image_list_hash(list));
-    if (strcmp(was, is) != 0) {
-        long long before =
-            (long long)json_integer_value(json_object_get(meta, set->has_list ? "images" : "val_images"));
-        char *text = set->has_list ? describe(run, list, (uint32_t)strtoul(was, NULL, 16), before)
-                     : list->tokens
-                         ? xstrdup(_("is not what the run was evaluated with"))
-                         : xasprintf(_("validation images differ from the run's: %lld before, %lld now"),
-                                     before, (long long)list->count);
-        code = accept_or_refuse(set, member, was, is, root, force, report, changed, text, err);
-        free(text);
-    } else code = compare_samples(set, meta, list, root, force, report, changed, err);
-    if (!code && set->has_list) code = compare_classes(set, meta, list, root, force, report, changed, err);
+    if (!was) return 0; /* written by a version without checksums */
+    if (strcmp(was, is) == 0) return compare_samples(c, list, err);
+    long long before = (long long)json_integer_value(json_object_get(c->meta, c->count));
+    char *text = run ? describe(run, list, (uint32_t)strtoul(was, NULL, 16), before)
+                 : list->tokens
+                     ? xstrdup(_("is not what the run was evaluated with"))
+                     : xasprintf(_("validation images differ from the run's: %lld before, %lld now"), before,
+                                 (long long)list->count);
+    int code = accept_or_refuse(c, member, is, text, err);
+    free(text);
     return code;
 }
 
@@ -297,16 +292,21 @@ static int compare_images(const struct run *run, const json_t *meta, const struc
     struct data_options options = train_data_options(config);
     struct image_list list;
     int code = 0;
+    struct image_comparison c = {"data", "data.root", "images", config->data.root,
+                                 meta,   force,       report,   changed};
     if (json_object_get(meta, "data_crc32c")) {
         code = image_list_open(&list, &options, err);
         if (code) return code;
-        code = compare_list(&training_set, run, meta, &list, config->data.root, force, report, changed, err);
+        code = compare_list(&c, run, &list, err);
+        if (!code) code = compare_classes(&c, &list, err);
         image_list_free(&list);
     }
     if (!code && config->data.val[0] && json_object_get(meta, "val_crc32c")) {
+        c = (struct image_comparison){"val", "data.val", "val_images", config->data.val,
+                                      meta,  force,      report,       changed};
         code = train_validation_list(&list, config, err);
         if (code) return code;
-        code = compare_list(&validation_set, run, meta, &list, config->data.val, force, report, changed, err);
+        code = compare_list(&c, NULL, &list, err);
         image_list_free(&list);
     }
     return code;

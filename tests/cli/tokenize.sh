@@ -117,7 +117,7 @@ if [ $code = 10 ]; then
 else [ $code = 0 ] || fail "stop: $code"; fi
 cmp whole.bin part.bin && cmp whole.idx part.idx && cmp whole.labels part.labels || fail "a resumed command wrote different bytes"
 [ ! -e part.part.json ] && [ ! -e part.bin.part ] && [ ! -e part.idx.part ] && [ ! -e part.labels.part ] || fail "unfinished files stay"
-# Killed at each rename, while it gives the files their names: the same command goes on. What somebody else put under one of the names stays.
+# Killed at each rename, while it gives the files their names: the same command resumes. A file that the user put under one of the names stays.
 once() { "$MEOPT" tokenize some.jsonl --tokenizer chat -o "$1" >out 2>err; }
 once few || fail few
 if [ -e "$MEOPT_BUILD/tests/libfault.so" ]; then
@@ -128,7 +128,7 @@ if [ -e "$MEOPT_BUILD/tests/libfault.so" ]; then
             once named) 2>/dev/null && break
         [ ! -e named.json ] || cp named.json ours.json
         echo mine >named.json
-        once named && fail "killed at rename $k: somebody's file was overwritten"
+        once named && fail "killed at rename $k: the user's file was overwritten"
         grep -q 'named.json.*exists already' err && [ "$(cat named.json)" = mine ] || fail "killed at rename $k: $(cat err)"
         rm named.json
         [ ! -e ours.json ] || mv ours.json named.json

@@ -85,7 +85,7 @@ elastic() { # RANKS STAGES RANK LEFT: the replica of a lost rank is left out, th
     grep -q "\"ranks\": $left," "runs/$name/meta.json" || fail "$name: $(grep '"ranks"' "runs/$name/meta.json")"
 }
 by=local
-ms=10 # it goes on to the end
+ms=10 # these train to the last step
 elastic 4 2 1 2
 elastic 2 2 1 2
 ms=30
