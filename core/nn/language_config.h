@@ -5,7 +5,7 @@
 
 #include "core/nn/nn.h"
 
-/* 0: absent. */
+/* 0: absent, and the class has no default that matters. */
 struct language_config {
     char type[48]; /* model_type, printable; "": no config.json of a language model */
     enum family family;
@@ -13,13 +13,17 @@ struct language_config {
     int64_t heads, kv_heads, head_dim, window;
     int ffn; /* 1 + enum activation */
     double norm_eps;
+    double dropout; /* the largest of its probabilities, which meopt does not apply */
+    int parts;      /* PART_... that the class has */
     bool tied;
     struct rope_of_tokens rope;
 };
 
-/* Reads the file in the checkpoint's directory. EXIT_CONFIG for a type or a property that is not supported,
- * by its name, and for values out of range. A file of an unknown model_type is no error: family is
- * FAMILY_UNKNOWN. */
+/* Reads the file in the checkpoint's directory. EXIT_CONFIG for a type, a member or a value that is not
+ * supported, by its name, for values out of range, and for two members that contradict each other. A file of
+ * an unknown model_type is no error: family is FAMILY_UNKNOWN. */
 int language_config_read(struct language_config *config, const char *checkpoint, struct error *err);
+/* Refuses (EXIT_CONFIG) a type that is not of the family. */
+int language_config_check(const struct language_config *config, enum family family, struct error *err);
 
 #endif

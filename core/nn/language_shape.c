@@ -202,6 +202,7 @@ static void text_of_said(const struct model_shape *g, char *text, size_t size)
     SAID(s->norm_eps > 0 && fabsf(s->norm_eps - model_shape_norm_eps(g)) > 0, "norm eps %g",
          (double)s->norm_eps)
     SAID(g->context > g->positions, "a context of %lld", (long long)g->positions)
+    SAID(s->dropout > 0, "dropout %g, which is not applied", (double)s->dropout)
 #undef SAID
 }
 

@@ -1,10 +1,12 @@
 /* The shape of a language model, from names and shapes of a checkpoint's tensors, from its metadata (files of
  * meopt) and from config.json. */
 #include "core/base/file.h"
+#include "core/base/log.h"
 #include "core/nn/language_config.h"
 #include "core/nn/metadata.h"
 #include "core/nn/model_shape_internal.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -82,8 +84,8 @@ static int settle_heads(struct model_shape *g, const struct found *f, const stru
     const struct language_config *c = &f->config;
     int64_t norm = names_tensor(key_map, weights, ROLE_Q_NORM_W, 0, ffn),
             dim = norm < 0 ? 0 : weights_tensor(weights, norm)->count,
-            heads = first_of(g->heads, f->own.heads, c->heads);
-    if (dim || !g->heads) dim = first_of(dim, g->head_dim, first_of(f->own.head_dim, c->head_dim, 0));
+            heads = first_of(g->heads, c->heads, f->own.heads);
+    if (dim || !g->heads) dim = first_of(dim, g->head_dim, first_of(c->head_dim, f->own.head_dim, 0));
     if (!dim && !heads && !family_row(key_map->family)->rms) { /* all published GPT-2s */
         dim = 64;
         g->assumed |= ASSUMED_HEADS;
@@ -100,6 +102,7 @@ static int settle_heads(struct model_shape *g, const struct found *f, const stru
     int code = shape_settle(&g->heads, f->attn / dim, "heads", f->tensor, err);
     if (!code) code = shape_settle(&g->kv_heads, f->kv / dim, "kv_heads", f->tensor, err);
     if (!code) code = shape_settle(&g->head_dim, dim, "head_dim", f->tensor, err);
+    if (!code) code = compare(c, "head_dim", c->head_dim, g->head_dim, err);
     return code ? code : compare(c, "num_key_value_heads", c->kv_heads, g->kv_heads, err);
 }
 
@@ -119,19 +122,67 @@ static int same_values(const struct weights *weights, int64_t a, int64_t b, bool
     return code;
 }
 
+static int refuse_tied(const char *head, const char *table, struct error *err)
+{
+    return error_set(err, EXIT_CONFIG,
+                     "set tie_word_embeddings to false there if the head was trained apart",
+                     "config.json ties the embeddings, but %s differs from %s", head, table);
+}
+
+/* BERT's head is its token table; a file may have copies of the table and of the bias. */
+static int check_copies(const struct key_map *key_map, const struct weights *weights, struct error *err)
+{
+    static const struct {
+        const char *key;
+        enum role of;
+    } copies[] = {{"cls.predictions.decoder.weight", ROLE_TOKENS},
+                  {"cls.predictions.decoder.bias", ROLE_LM_BIAS}};
+    for (size_t i = 0; i < 2 && family_row(key_map->family)->encoder; i++) {
+        int64_t copy = weights_find_under(weights, &key_map->prefix, copies[i].key),
+                of = names_tensor(key_map, weights, copies[i].of, 0, 0);
+        bool same = true;
+        int code = copy >= 0 && of >= 0 ? same_values(weights, copy, of, &same, err) : 0;
+        if (code || !same)
+            return code ? code : refuse_tied(copies[i].key, weights_tensor(weights, of)->name, err);
+    }
+    return 0;
+}
+
 /* The head is the token table if config.json says so, or the file has no head, or the same values twice. */
 static int settle_tied(struct model_shape *g, const struct found *f, const struct key_map *key_map,
                        const struct weights *weights, struct error *err)
 {
     int64_t head = names_tensor(key_map, weights, ROLE_LM_HEAD, 0, 0),
             table = names_tensor(key_map, weights, ROLE_TOKENS, 0, 0);
-    g->tied = head < 0;
-    if (f->config.family && f->config.tied) g->tied = true;
-    else if (f->config.family && head < 0 && family_row(g->family)->keys[ROLE_LM_HEAD])
+    bool config = f->config.family, same = true;
+    g->tied = head < 0 || (config && f->config.tied);
+    if (config && !f->config.tied && head < 0 && family_row(g->family)->keys[ROLE_LM_HEAD])
         return error_set(err, EXIT_CONFIG, "use the file of the whole model (...ForCausalLM)",
-                         "the checkpoint has no lm_head.weight, and config.json ties no embeddings");
-    else if (head >= 0 && !f->config.family && !f->own.heads)
-        return same_values(weights, head, table, &g->tied, err);
+                         "config.json has tie_word_embeddings false, but the checkpoint no lm_head.weight");
+    if (head < 0) return check_copies(key_map, weights, err);
+    if (!config && !f->own.heads) return same_values(weights, head, table, &g->tied, err);
+    int code = g->tied ? same_values(weights, head, table, &same, err) : 0;
+    if (code || same) return code;
+    return refuse_tied(weights_tensor(weights, head)->name, weights_tensor(weights, table)->name, err);
+}
+
+/* Compares the parts of the tensors with those of config.json's class. */
+static int check_parts(const struct model_shape *g, const struct found *f, const struct key_map *key_map,
+                       const struct weights *weights, int ffn, struct error *err)
+{
+    static const struct {
+        int part;
+        enum role role;
+    } parts[] = {{PART_QKV_BIAS, ROLE_QKV_B}, {PART_QK_NORM, ROLE_Q_NORM_W}};
+    for (size_t i = 0; i < 2 && f->config.family; i++) {
+        if (!((g->parts ^ f->config.parts) & parts[i].part)) continue;
+        bool has = g->parts & parts[i].part;
+        struct values_place place = names_place(key_map, weights, parts[i].role, 0, ffn);
+        return error_set(err, EXIT_CONFIG, "use the config.json of this checkpoint",
+                         has ? N_("config.json is of a %s model, which has no tensor %s")
+                             : N_("config.json is of a %s model, but tensor %s is missing"),
+                         f->config.type, has ? weights_tensor(weights, place.tensor[0])->name : place.first);
+    }
     return 0;
 }
 
@@ -145,17 +196,41 @@ static void settle_classes(struct model_shape *g, const struct key_map *key_map,
     if (t && t->ndim == 2) g->classes = t->shape[0];
 }
 
+/* Says where config.json differs from the metadata of a file that meopt wrote: the former is the newer word,
+ * for people edit it. */
+static void warn_differences(const struct found *f)
+{
+    const struct language_config *c = &f->config;
+    const struct metadata_found *own = &f->own;
+    const struct {
+        const char *name;
+        double config, metadata;
+    } rows[] = {{"norm eps", c->norm_eps, own->norm_eps},
+                {"rotary base", c->rope.theta, own->rope.theta},
+                {"rotary scaling", c->rope.scaling, own->rope.scaling},
+                {"rotary factor", c->rope.factor, own->rope.factor},
+                {"window", (double)c->window, (double)own->window},
+                {"heads", (double)c->heads, (double)own->heads},
+                {"activation", c->ffn, own->ffn ? own->ffn : c->ffn}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (fabs(rows[i].config - rows[i].metadata) > 1e-6 * fabs(rows[i].config))
+            log_warn("config.json differs from the metadata in the weights and is used: %s %g instead of %g",
+                     rows[i].name, rows[i].config, rows[i].metadata);
+}
+
 /* Sets the properties that no tensor shows. */
 static void settle_rest(struct model_shape *g, const struct found *f, int ffn)
 {
     const struct language_config *c = &f->config;
-    bool own = f->own.heads > 0, known = own || c->family || g->norm_eps > 0;
+    bool own = f->own.heads > 0 && !c->family, known = own || c->family || g->norm_eps > 0;
     bool gated = ffn == 1 + ACTIVATION_SWIGLU;
+    if (c->family && f->own.heads) warn_differences(f);
     g->said = (struct said_of_tokens){.heads = own ? f->own.heads : c->heads,
                                       .window = own ? f->own.window : c->window,
-                                      .ffn = own && f->own.ffn ? f->own.ffn : c->ffn,
+                                      .ffn = own ? f->own.ffn : c->ffn,
                                       .norm_eps = (float)(own ? f->own.norm_eps : c->norm_eps),
-                                      .theta = own ? f->own.rope.theta : c->rope.theta};
+                                      .theta = own ? f->own.rope.theta : c->rope.theta,
+                                      .dropout = (float)c->dropout};
     if (gated) g->ffn = ffn;
     else if (!g->ffn) g->ffn = g->said.ffn;
     if (!g->ffn) {
@@ -174,6 +249,14 @@ static void settle_rest(struct model_shape *g, const struct found *f, int ffn)
     } else if (model_shape_rotates(g) && !(g->rope.theta > 0)) g->assumed |= ASSUMED_POSITIONS;
 }
 
+int language_config_check(const struct language_config *c, enum family family, struct error *err)
+{
+    if (!c->type[0] || c->family == family) return 0;
+    return error_set(err, EXIT_CONFIG, "supported: gpt2, llama, mistral, qwen2, qwen3 and bert",
+                     "config.json: a model of type %s is not supported%s", c->type,
+                     c->family ? _(" with these tensors") : "");
+}
+
 int language_shape_dims(struct model_shape *g, const struct key_map *key_map, const struct weights *weights,
                         struct error *err)
 {
@@ -182,13 +265,10 @@ int language_shape_dims(struct model_shape *g, const struct key_map *key_map, co
     int code = metadata_read(&f.own, weights, err);
     if (!code) code = language_config_read(&f.config, weights_path(weights), err);
     if (code) return code;
-    if (f.config.type[0] && f.config.family != g->family)
-        return error_set(err, EXIT_CONFIG, "supported: gpt2, llama, mistral, qwen2, qwen3 and bert",
-                         "config.json: a model of type %s is not supported%s", f.config.type,
-                         f.config.family ? _(" with these tensors") : "");
     code = settle_table(g, key_map, weights, &f.config, err);
     if (!code) code = settle_blocks(g, key_map, weights, &f.config, ffn, err);
     if (!code) code = shape_settle_parts(g, key_map, weights, ffn, err);
+    if (!code) code = check_parts(g, &f, key_map, weights, ffn, err);
     if (!code) code = find_rows(&f, key_map, weights, ffn, err);
     if (!code) code = settle_heads(g, &f, key_map, weights, ffn, err);
     if (!code) code = settle_tied(g, &f, key_map, weights, err);

@@ -372,6 +372,7 @@ int model_shape_dims(struct model_shape *g, const struct weights *weights, struc
     struct language_config config;
     bool language = family_row(family)->language;
     int code = language ? language_config_read(&config, weights_path(weights), err) : 0;
+    if (!code && language) code = language_config_check(&config, family, err);
     if (!code) code = fit_names(&key_map, weights, err);
     if (code) return code;
     g->family = family;

@@ -131,7 +131,7 @@ struct model_shape {
     struct said_of_tokens {
         int64_t heads, window;
         int ffn;
-        float norm_eps;
+        float norm_eps, dropout; /* of config.json: no training here has one */
         double theta;
     } said;
     bool classifier; /* the file has a classifier instead of a projection */

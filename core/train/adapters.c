@@ -1,7 +1,8 @@
 /* Adapters of the student: see adapters.h. */
 #include "core/train/adapters.h"
 #include "core/base/file.h"
-#include "core/base/json.h"
+#include "core/base/json_members.h"
+#include "core/base/log.h"
 #include "core/nn/lora.h"
 
 #include <math.h>
@@ -34,32 +35,48 @@ static bool is_directory(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-/* Refuses members of adapter_config.json that change what is computed. */
-static int check_members(const json_t *o, struct error *err)
-{
-    static const struct {
-        const char *name, *is; /* the only value besides null, false, 0 and {} */
-    } rows[] = {{"peft_type", "LORA"},     {"bias", "none"},
-                {"use_dora", ""},          {"use_rslora", ""},
-                {"rank_pattern", ""},      {"alpha_pattern", ""},
-                {"layer_replication", ""}, {"layers_to_transform", ""},
-                {"exclude_modules", ""},   {"target_parameters", ""},
-                {"lora_bias", ""},         {"trainable_token_indices", ""}};
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        const json_t *value = json_object_get(o, rows[i].name);
-        const char *text = json_string_value(value);
-        bool none = !value || json_is_null(value) || json_is_false(value) ||
-                    (json_is_object(value) && !json_object_size(value)) ||
-                    (json_is_array(value) && !json_array_size(value));
-        if (none || (text && *rows[i].is && strcmp(text, rows[i].is) == 0)) continue;
-        char *is = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
-        int code = error_set(err, EXIT_CONFIG, "merge it in PEFT: merge_and_unload()",
-                             "%s is %.80s, which meopt does not have", rows[i].name, is);
-        free(is);
-        return code;
-    }
-    return 0;
-}
+/* Members of adapter_config.json, PEFT's LoraConfig. */
+static const struct json_member members[] = {
+    {"r", NULL},
+    {"lora_alpha", NULL},
+    {"target_modules", NULL},
+    {"lora_dropout", NULL}, /* reported */
+    {"peft_type", "\"LORA\""},
+    /* names, and how PEFT stores and shares out */
+    {"task_type", NULL},
+    {"auto_mapping", NULL},
+    {"peft_version", NULL},
+    {"base_model_name_or_path", NULL},
+    {"revision", NULL},
+    {"inference_mode", NULL},
+    {"fan_in_fan_out", NULL},
+    {"modules_to_save", NULL}, /* its tensors are checked by name */
+    {"megatron_core", NULL},
+    {"runtime_config", NULL},
+    /* at the start of a training; the other values take a part from the base's weights */
+    {"init_lora_weights", "true|false|\"gaussian\"|\"eva\"|\"orthogonal\""},
+    {"eva_config", NULL},
+    {"qalora_group_size", NULL}, /* of use_qalora */
+    /* other computations */
+    {"bias", "\"none\""},
+    {"use_dora", "false"},
+    {"use_rslora", "false"},
+    {"use_qalora", "false"},
+    {"use_bdlora", "false"},
+    {"lora_bias", "false"},
+    {"ensure_weight_tying", "false"},
+    {"rank_pattern", "{}"},
+    {"alpha_pattern", "{}"},
+    {"loftq_config", "{}"},
+    {"layer_replication", "[]"},
+    {"layers_to_transform", "[]"},
+    {"layers_pattern", "[]|\"\""},
+    {"exclude_modules", "[]|\"\""},
+    {"target_parameters", "[]"},
+    {"trainable_token_indices", "[]|{}"},
+    {"alora_invocation_tokens", "[]"},
+    {NULL},
+};
 
 /* Returns the targets of adapter_config.json as in lora.targets, malloc'ed. Whole names, as PEFT writes all-
  * linear, lose the prefix and number of the block. NULL: a regular expression. */
@@ -101,7 +118,10 @@ static int take_members(struct config *c, const json_t *o, const struct model_sh
     int64_t rank = (int64_t)json_integer_value(json_object_get(o, "r"));
     double alpha = json_number_value(json_object_get(o, "lora_alpha"));
     char text[40], *targets = targets_of(o, g);
-    int code = check_members(o, err);
+    double dropout = json_number_value(json_object_get(o, "lora_dropout"));
+    int code =
+        json_members_check(o, members, NULL, ADAPTER_CONFIG, "merge it in PEFT: merge_and_unload()", err);
+    if (!code && dropout > 0) log_info("lora_dropout %g of the adapter is not applied", dropout);
     if (!code && !targets)
         code = error_set(err, EXIT_CONFIG, "list the names: q_proj, v_proj",
                          "target_modules names no matrix of the model");
@@ -120,10 +140,26 @@ static int take_members(struct config *c, const json_t *o, const struct model_sh
     return code;
 }
 
+/* Refuses an adapter in the directory of the whole model: transformers applies both. */
+static int check_directory(const char *weight, struct error *err)
+{
+    if (!weight[0] || !is_directory(weight)) return 0;
+    char *path = path_join(weight, ADAPTER_CONFIG);
+    int code = file_absent(path) ? 0 : EXIT_CONFIG;
+    if (code)
+        error_set(err, code, "set lora.adapter to the directory, or name the model's file, not the directory",
+                  "%s has an adapter next to the model: %s", weight, ADAPTER_CONFIG);
+    free(path);
+    return code;
+}
+
 int adapters_settle(struct config *c, const struct model_shape *g, struct error *err)
 {
     const char *from = c->lora.adapter;
-    if (!from[0]) return 0;
+    if (!from[0]) {
+        int code = check_directory(c->model_t.weight, err);
+        return code ? code : check_directory(c->model_s.weight, err);
+    }
     if (!is_directory(from)) {
         if (c->lora.rank) return 0;
         error_set(err, EXIT_CONFIG, "name the directory with adapter_config.json, or set lora.rank",
@@ -140,10 +176,19 @@ int adapters_settle(struct config *c, const struct model_shape *g, struct error 
     return code;
 }
 
+/* Returns the path of the values, malloc'ed. PEFT before 0.7, and its safe_serialization=False, write .bin. */
+static char *values_path(const char *adapter)
+{
+    if (!is_directory(adapter)) return xstrdup(adapter);
+    char *path = path_join(adapter, ADAPTER_VALUES), *old = path_join(adapter, "adapter_model.bin");
+    bool older = file_absent(path) && !file_absent(old);
+    free(older ? path : old);
+    return older ? old : path;
+}
+
 int adapters_open(const struct config *c, struct weights **weights, struct error *err)
 {
-    bool directory = is_directory(c->lora.adapter);
-    char *path = directory ? path_join(c->lora.adapter, ADAPTER_VALUES) : xstrdup(c->lora.adapter);
+    char *path = values_path(c->lora.adapter);
     int code = weights_open(weights, path, err);
     free(path);
     return code;

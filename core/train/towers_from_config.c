@@ -73,9 +73,33 @@ static int describe(const struct config *c, const struct config_tower *tower, bo
 
 static void clear_assumed(struct model_shape *g, int what) { g->assumed &= ~what; }
 
-/* The file's own metadata take the place of a sidecar config's values. */
-static void prefer_own(struct sidecar *b, const struct metadata_found *own)
+static int refuse_difference(const struct sidecar *b, const char *key, const char *says, const char *own,
+                             struct error *err)
 {
+    char hint[160];
+    snprintf(hint, sizeof hint, _("correct the file that is wrong, or set %s"), key);
+    return error_set(err, EXIT_CONFIG, hint, "%s has %s %s, the metadata in the weights %s", b->name, key, says,
+                     own);
+}
+
+/* The file's own metadata take the place of a sidecar config's values. Where a sidecar config has another
+ * value, it was edited or belongs to another tower: without a key, nothing says which is right. */
+static int prefer_own(const struct config_tower *tower, struct sidecar *b, const struct metadata_found *own,
+                      struct error *err)
+{
+    char says[48], is[48];
+    snprintf(says, sizeof says, "%lld", (long long)b->heads);
+    snprintf(is, sizeof is, "%lld", (long long)own->heads);
+    if (b->heads && own->heads && b->heads != own->heads && !tower->heads)
+        return refuse_difference(b, "heads", says, is, err);
+    snprintf(says, sizeof says, "%g", b->norm_eps);
+    snprintf(is, sizeof is, "%g", own->norm_eps);
+    if (b->norm_eps > 0 && own->norm_eps > 0 && fabs(b->norm_eps - own->norm_eps) > 1e-5 * own->norm_eps &&
+        !(tower->norm_eps > 0))
+        return refuse_difference(b, "norm_eps", says, is, err);
+    if (b->ffn && own->ffn && b->ffn != own->ffn && tower->activation == TOWER_ACTIVATION_AUTO)
+        return refuse_difference(b, "activation", b->activation,
+                                 model_shape_activation(&(struct model_shape){.ffn = own->ffn}), err);
     if (own->heads) b->heads = own->heads;
     if (own->ffn) {
         b->ffn = own->ffn;
@@ -89,6 +113,7 @@ static void prefer_own(struct sidecar *b, const struct metadata_found *own)
     if (own->pool_heads) b->pool_heads = own->pool_heads;
     if (own->pos_resize) b->pos_resize = own->pos_resize;
     if (own->norm_eps > 0) b->norm_eps = own->norm_eps;
+    return 0;
 }
 
 /* The frequencies of rotary positions, where the tensors do not hold them. */
@@ -179,7 +204,8 @@ static int settle_from_files(const struct config_tower *tower, const struct weig
         return error_set(err, EXIT_CONFIG, "use a checkpoint of another architecture",
                          "%s says %s, which no tower here has", b.name, b.odd);
     images->usual = b.image;
-    prefer_own(&b, &own);
+    code = prefer_own(tower, &b, &own, err);
+    if (code) return code;
     if (tower->norm == TOWER_NORM_AUTO && b.norms) g->norms = b.norms;
     if (tower->norm != TOWER_NORM_AUTO || b.norms || known_arch) clear_assumed(g, ASSUMED_NORMS);
     if (b.heads && !tower->heads && !tower->head_dim && !g->rope_count) g->heads = b.heads;

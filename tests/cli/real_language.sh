@@ -15,3 +15,6 @@ mkdir "$work/exported"
 mkdir "$work/models"
 (cd "$work/models" && "$python" "$MEOPT_SOURCE/tests/tools/train_language.py") >"$work/out" 2>&1 || fail "$(tail -20 "$work/out")"
 [ "$(grep -c 'export equal' "$work/out")" = 8 ] || fail "fewer models than made: $(cat "$work/out")"
+# each member of config.json, and others that some class has, changed one at a time
+mkdir "$work/members"
+(cd "$work/members" && "$python" "$MEOPT_SOURCE/tests/tools/config_members.py") >"$work/out" 2>&1 || fail "$(grep -v Loading "$work/out" | tail -20)"

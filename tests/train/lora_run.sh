@@ -84,6 +84,25 @@ sed 's/"bias": "none"/"bias": "all"/' one/adapter/adapter_config.json >config
 cp -r one/adapter odd
 mv config odd/adapter_config.json
 refused 7 bias lora.adapter=odd
+while read -r name value; do
+    python3 - "$name" "$value" <<'MEMBER'
+import json, sys
+members = json.load(open("one/adapter/adapter_config.json"))
+members[sys.argv[1]] = json.loads(sys.argv[2])
+json.dump(members, open("odd/adapter_config.json", "w"))
+MEMBER
+    refused 7 "$name" lora.adapter=odd
+done <<'END'
+made_up 1
+init_lora_weights "pissa_niter_16"
+init_lora_weights "olora"
+kasa_config {"k":1}
+alora_invocation_tokens [5]
+END
+# an adapter in the model's directory: transformers applies both
+cp one/adapter/adapter_config.json base/
+refused 7 adapter_config.json lora.rank=0 lora.alpha=0
+rm base/adapter_config.json
 # A module that PEFT trained as a whole (modules_to_save).
 python3 - <<'END'
 import json, struct

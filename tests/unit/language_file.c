@@ -240,11 +240,33 @@ static void config_says_what_no_tensor_shows(void **state)
     h = (struct model_shape){.family = FAMILY_UNKNOWN};
     if (infer(&h, "hf.safetensors", &err)) fail_msg("%s", err.what);
     assert_true(h.window == 77 && h.rope.scaling == ROPE_UNSCALED && fabs(h.rope.theta - 1e6) < 1e-6);
+    g = small(FAMILY_LLAMA);
+    g.tied = true;
+    g.parts |= PART_QKV_BIAS;
+    put_own(&g, "own.safetensors");
+    put_renamed(&g, "hf.safetensors");
     put_config("{\"model_type\":\"qwen2\"," LLAMA_SIZES ",\"sliding_window\":77,\"use_sliding_window\":false,"
                "\"max_window_layers\":1,\"tie_word_embeddings\":true}");
     h = (struct model_shape){.family = FAMILY_UNKNOWN};
     if (infer(&h, "hf.safetensors", &err)) fail_msg("%s", err.what);
-    assert_true(h.window == 0 && h.tied); /* the file's head is not read, as in transformers */
+    assert_true(h.window == 0 && h.tied);
+    put_config("{\"model_type\":\"qwen2\"," LLAMA_SIZES
+               ",\"use_sliding_window\":true,\"max_window_layers\":0,"
+               "\"tie_word_embeddings\":true}");
+    h = (struct model_shape){.family = FAMILY_UNKNOWN};
+    if (infer(&h, "hf.safetensors", &err)) fail_msg("%s", err.what);
+    assert_true(h.window == 4096); /* the class's */
+    /* what people edit in an export: config.json is newer than the metadata */
+    g = small(FAMILY_LLAMA);
+    g.norm_eps = 1e-6f;
+    g.window = 9;
+    put_own(&g, "own.safetensors");
+    put_config("{\"model_type\":\"mistral\"," LLAMA_SIZES ",\"rms_norm_eps\":0.01,\"sliding_window\":null,"
+               "\"rope_theta\":500000,\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}");
+    h = (struct model_shape){.family = FAMILY_UNKNOWN};
+    if (infer(&h, "own.safetensors", &err)) fail_msg("%s", err.what);
+    assert_true(equal(h.norm_eps, .01f) && h.window == 0 && fabs(h.rope.theta - 500000) < 1e-6);
+    assert_true(h.rope.scaling == ROPE_LINEAR && fabs(h.rope.factor - 2) < 1e-9 && h.positions == 512);
     g = small(FAMILY_GPT2);
     put_own(&g, "own.safetensors");
     put_renamed(&g, "hf.safetensors");
@@ -298,6 +320,33 @@ static void other_models_are_refused_by_name(void **state)
         {"{\"model_type\":\"llama\",\"num_attention_heads\":8,\"hidden_size\":4096}", "hidden_size|4096"},
         {"{\"model_type\":\"llama\",\"num_attention_heads\":8,\"rms_norm_eps\":\"x\"}", "rms_norm_eps"},
         {"[]", "object"},
+        {"{\"model_type\":\"llama\"," LLAMA_SIZES ",\"made_up\":1}", "made_up"},
+        {"{\"model_type\":\"llama\"," LLAMA_SIZES ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2,"
+         "\"made_up\":1}}",
+         "rope_scaling|made_up"},
+        {"{\"model_type\":\"llama\"," LLAMA_SIZES ",\"layer_norm_eps\":1e-2}", "layer_norm_eps"},
+        {"{\"model_type\":\"llama\"," LLAMA_SIZES ",\"use_sliding_window\":true}", "use_sliding_window"},
+        {"{\"model_type\":\"llama\"," LLAMA_SIZES ",\"sliding_window\":16}", "sliding_window|16"},
+        {"{\"model_type\":\"mistral\"," LLAMA_SIZES ",\"sliding_window\":0}", "sliding_window"},
+        {"{\"model_type\":\"llama\"," LLAMA_SIZES ",\"attention_bias\":true}", "attention_bias"},
+        {"{\"model_type\":\"llama\"," LLAMA_SIZES ",\"original_max_position_embeddings\":64}",
+         "original_max_position_embeddings"},
+        {"{\"model_type\":\"llama\"," LLAMA_SIZES ",\"rope_theta\":5000,\"rope_parameters\":{\"rope_type\":"
+         "\"default\",\"rope_theta\":10000}}",
+         "rope_theta|5000|10000"},
+        {"{\"model_type\":\"llama\"," LLAMA_SIZES ",\"rope_parameters\":{\"rope_type\":\"default\"},"
+         "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4}}",
+         "rope_parameters|default|rope_scaling|yarn"},
+        {"{\"model_type\":\"llama\"," LLAMA_SIZES ",\"rope_scaling\":{\"type\":\"yarn\"}}", "yarn|factor"},
+        {"{\"model_type\":\"llama\"," LLAMA_SIZES ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,"
+         "\"low_freq_factor\":1}}",
+         "llama3|high_freq_factor"},
+        {"{\"model_type\":\"llama\"," LLAMA_SIZES ",\"layer_types\":[\"full_attention\"]}", "layer_types"},
+        {"{\"model_type\":\"llama\",\"num_attention_heads\":0}", "num_attention_heads"},
+        {"{\"model_type\":\"qwen2\"," LLAMA_SIZES "}", "qwen2|q_proj.bias"},
+        {"{\"model_type\":\"qwen3\"," LLAMA_SIZES "}", "qwen3|q_norm.weight"},
+        {"{\"model_type\":\"llama\"," LLAMA_SIZES ",\"tie_word_embeddings\":true}",
+         "lm_head.weight|embed_tokens.weight"},
     };
     struct model_shape g = small(FAMILY_LLAMA);
     put_own(&g, "own.safetensors");
