@@ -78,8 +78,8 @@ static int refuse_difference(const struct sidecar *b, const char *key, const cha
 {
     char hint[160];
     snprintf(hint, sizeof hint, _("correct the file that is wrong, or set %s"), key);
-    return error_set(err, EXIT_CONFIG, hint, "%s has %s %s, the metadata in the weights %s", b->name, key, says,
-                     own);
+    return error_set(err, EXIT_CONFIG, hint, "%s has %s %s, the metadata in the weights %s", b->name, key,
+                     says, own);
 }
 
 /* The file's own metadata take the place of a sidecar config's values. Where a sidecar config has another
