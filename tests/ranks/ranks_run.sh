@@ -129,11 +129,12 @@ rank_pid() { python3 -c 'import json, sys
 print([r["pid"] for r in json.load(open(sys.argv[1]))["ranks"] if r["rank"] == int(sys.argv[2])][0])' "runs/$1/live.json" "$2"; }
 left() { ours "^runs/$1\$"; } # the workers of a run
 ended() { ! grep -q '^State:.[^Z]' "/proc/$supervisor/status" 2>/dev/null; } # the shell may have taken its end already
-hurt() { # exit code, name, rank, signal, steps, more. Checkpoints are slow, so that the run lasts; if it ends before we see that it has begun: once more
+hurt() { # exit code, name, rank, signal, steps, more. Checkpoints are slow, so that the run lasts; if it ends before we see that it has begun: once more, slower
     want=$1 name=$2 rank=$3 number=$4 total=$5 hit=
     shift 5
     for try in 1 2 3 4 5; do
         rm -rf "runs/$name"
+        ms=$((30 * try * try))
         # shellcheck disable=SC2086
         slow_saves "$MEOPT" train configs/quickstart_dinov2.yaml $same train.steps="$total" --run-dir runs --name "$name" "$@" >"log.$name" 2>&1 &
         supervisor=$!
