@@ -94,6 +94,7 @@ static int open_all(struct eval *e, bool by_class, struct error *err)
     if (!code) code = train_list_classes(c, &list, err);
     if (!code) code = train_device_open(&e->device, c, true, err);
     if (!code) code = trainer_create_evaluation(&e->trainer, c, e->device, false, err);
+    if (!code) model_shape_log_assumed(&e->trainer->student_shape);
     if (!code && e->average) code = use_averages(e, err);
     struct data_options options = train_data_options(c);
     options.list = &list;

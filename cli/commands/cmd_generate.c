@@ -212,6 +212,7 @@ static int read_config(struct generate *g, const struct arguments *args, struct 
     if (!code && run) code = run_weights_use(c, run, choice, &step, err);
     if (!code) code = train_check_file(c, "model_s.weight", err);
     if (!code) code = trainer_tower_shape(c, true, &g->shape, &g->weights, err);
+    if (!code) model_shape_log_assumed(&g->shape);
     free(run);
     g->count = argument_int(args, "count", 64);
     g->how = (struct token_sampling){.temperature = argument_real(args, "temperature", 0),

@@ -110,6 +110,21 @@ static const struct class_of *class_of(const struct model_shape *g, const char *
     return &classes[g->window || strcmp(preferred, "mistral") == 0 ? MISTRAL : LLAMA];
 }
 
+/* Sets the probabilities of dropout of the original, or 0: meopt applies none. */
+static void set_dropout(json_t *o, const struct model_shape *g, const json_t *from)
+{
+    static const char *const keys[][4] = {{"attention_dropout"},
+                                          {"resid_pdrop", "embd_pdrop", "attn_pdrop"},
+                                          {"hidden_dropout_prob", "attention_probs_dropout_prob"}};
+    const struct family_row *row = family_row(g->family);
+    const char *const *list = keys[row->encoder ? 2 : row->rms ? 0 : 1];
+    for (; *list; list++) {
+        json_t *value = json_object_get(from, *list);
+        if (value) json_object_set(o, *list, value);
+        else json_object_set_new(o, *list, json_real(0));
+    }
+}
+
 /* Returns a number rounded to 7 digits: 1e-06, not the nearest float. */
 static double rounded(double value)
 {
@@ -224,6 +239,7 @@ int export_language_write(const char *directory, const struct model_shape *g, co
         json_t *token = json_object_get(from, tokens[i]);
         json_object_set(o, tokens[i], token ? token : json_null());
     }
+    set_dropout(o, g, from);
     json_decref(from);
     json_incref(o);
     int code = write_object(directory, "config.json", o, err);

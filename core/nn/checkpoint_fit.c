@@ -97,6 +97,13 @@ static int meaning_of(const char *key)
     return -1;
 }
 
+const char *fit_meaning(const char *key, const char **hint)
+{
+    int i = meaning_of(key);
+    *hint = i >= 0 ? meanings[i].hint : NULL;
+    return i >= 0 ? meanings[i].meaning : NULL;
+}
+
 int fit_family(struct key_map *key_map, const struct model_shape *g, const struct weights *weights,
                struct error *err)
 {
@@ -295,6 +302,8 @@ int fit_shapes(const struct key_map *key_map, int ffn, const struct parameter *p
     bool *used = xcalloc((size_t)weights_count(weights) + 1, sizeof *used);
     int code = 0;
     bool tied = true;
+    static const char usual[] = "check the weight path and model.family",
+                      biasless[] = "train it with bias=True: blocks without biases are not supported";
     for (int i = 0; i < count && !code; i++) {
         const struct parameter *p = &parameters[i];
         if (p->adapter) continue;
@@ -304,8 +313,8 @@ int fit_shapes(const struct key_map *key_map, int ffn, const struct parameter *p
         /* only some parameters may be absent, and none with an unsupported type (complex, fp8, sparse,
          * ...) */
         if (absent && ((!p->may_be_new && !p->resident) || weights_unread(weights, place.first)))
-            code =
-                weights_refuse_missing(weights, place.first, "check the weight path and model.family", err);
+            code = weights_refuse_missing(
+                weights, place.first, key_map->family == FAMILY_GPT2 && p->ndim == 1 ? biasless : usual, err);
         if (absent) continue;
         for (int k = 0; k < place.parts; k++) used[place.tensor[k]] = true;
         code = check_shape(p, &place, weights, err);

@@ -14,6 +14,9 @@ int fit_family(struct key_map *key_map, const struct model_shape *model_shape, c
 int fit_names(const struct key_map *key_map, const struct weights *weights, struct error *err);
 
 /* Returns the highest block number in the checkpoint, plus one. */
+/* Returns the meaning of a part of a tensor's name that no class has (quantized, wrapped, ...), NULL:
+ * unknown; *hint: what to do, NULL: the usual. */
+const char *fit_meaning(const char *key, const char **hint);
 int64_t fit_blocks(const struct key_map *key_map, const struct weights *weights);
 
 /* Checks that every parameter exists with its shape, ignoring leading dimensions of 1. The distillation head

@@ -2,106 +2,18 @@
 #include "core/nn/language_config.h"
 #include "core/base/file.h"
 #include "core/base/json_members.h"
+#include "core/nn/config_members.h"
 #include "core/nn/family.h"
 #include "core/nn/sidecar.h"
 
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define SUPPORTED "supported: gpt2, llama, mistral, qwen2, qwen3 and bert"
 #define CHECK     "remove it if it changes nothing; else use another model"
-
-/* Members of every class that no forward pass reads, with their values of any kind, and others with the only
- * value that is supported. */
-static const struct json_member every_class[] = {
-    /* names, and types of values: those of the tensors count */
-    {"model_type", NULL},
-    {"architectures", NULL},
-    {"transformers_version", NULL},
-    {"_name_or_path", NULL},
-    {"name_or_path", NULL},
-    {"_commit_hash", NULL},
-    {"torch_dtype", NULL},
-    {"dtype", NULL},
-    {"use_bfloat16", NULL},
-    {"auto_map", NULL}, /* code of the directory, which transformers runs on request alone */
-    {"unsloth*", NULL},
-    /* how it is computed, and what else is returned */
-    {"_attn_implementation*", NULL},
-    {"attn_implementation", NULL},
-    {"_flash_attn_2_enabled", NULL},
-    {"output_*", NULL},
-    {"return_dict*", NULL},
-    {"use_return_dict", NULL},
-    {"use_cache", NULL},
-    {"torchscript", NULL},
-    {"tf_legacy_loss", NULL},
-    {"chunk_size_feed_forward", NULL},
-    {"gradient_checkpointing", NULL},
-    {"pretraining_tp", NULL}, /* the same products in parts */
-    /* values at the start of a training */
-    {"initializer_range", NULL},
-    {"initializer_factor", NULL},
-    /* classes, tokens and tasks */
-    {"id2label", NULL},
-    {"label2id", NULL},
-    {"num_labels", NULL},
-    {"problem_type", "\"single_label_classification\""},
-    {"finetuning_task", NULL},
-    {"task_specific_params", NULL},
-    {"summary_*", NULL}, /* of another head */
-    {"tokenizer_class", NULL},
-    {"prefix", NULL},
-    {"bos_token_id", NULL},
-    {"eos_token_id", NULL},
-    {"pad_token_id", NULL},
-    {"sep_token_id", NULL},
-    {"cls_token_id", NULL},
-    {"mask_token_id", NULL},
-    {"unk_token_id", NULL},
-    {"decoder_start_token_id", NULL},
-    {"forced_bos_token_id", NULL},
-    {"forced_eos_token_id", NULL},
-    {"max_sequence_length", NULL},
-    {"model_max_length", NULL},
-    {"seq_length", NULL},
-    /* how text is generated */
-    {"max_length", NULL},
-    {"min_length", NULL},
-    {"max_new_tokens", NULL},
-    {"do_sample", NULL},
-    {"early_stopping", NULL},
-    {"num_beams", NULL},
-    {"num_beam_groups", NULL},
-    {"diversity_penalty", NULL},
-    {"temperature", NULL},
-    {"top_k", NULL},
-    {"top_p", NULL},
-    {"typical_p", NULL},
-    {"repetition_penalty", NULL},
-    {"length_penalty", NULL},
-    {"no_repeat_ngram_size", NULL},
-    {"encoder_no_repeat_ngram_size", NULL},
-    {"bad_words_ids", NULL},
-    {"num_return_sequences", NULL},
-    {"remove_invalid_values", NULL},
-    {"exponential_decay_length_penalty", NULL},
-    {"suppress_tokens", NULL},
-    {"begin_suppress_tokens", NULL},
-    /* read here */
-    {"vocab_size", NULL},
-    {"tie_word_embeddings", NULL},
-    /* another model */
-    {"is_encoder_decoder", "false"},
-    {"is_decoder", "false"},
-    {"add_cross_attention", "false"},
-    {"cross_attention_hidden_size", "null"},
-    {"tie_encoder_decoder", "false"},
-    {"pruned_heads", "{}"},
-    {NULL},
-};
 
 #define LLAMA_MEMBERS                                                                                        \
     {"hidden_size", NULL}, {"intermediate_size", NULL}, {"num_hidden_layers", NULL},                         \
@@ -554,13 +466,35 @@ static int read_model(struct language_config *c, const struct type *type, const 
         return unsupported(err, c->type, "quantization_config of method",
                            text(json_object_get(root, "quantization_config"), "quant_method"));
     snprintf(what, sizeof what, "config.json of a %s model", c->type);
-    int code = json_members_check(root, type->members, every_class, what, CHECK, err);
+    int code = json_members_check(root, type->members, config_every_class, what, CHECK, err);
     if (!code) code = read_sizes(c, type, root, err);
     if (!code) code = read_activation(c, root, err);
     if (!code) code = read_number(root, type->eps, type->norm_eps, &c->norm_eps, err);
     if (!code && family_row(c->family)->rms) code = read_window(c, type, root, err);
     read_dropout(c, root);
     return code || !family_row(c->family)->rms ? code : read_rope(c, root, err);
+}
+
+void language_config_arguments(struct language_config *c, const struct weights *weights)
+{
+    const struct {
+        int64_t *field;
+        const char *key;
+    } fields[] = {{&c->heads, "model_args.n_head"},
+                  {&c->width, "model_args.n_embd"},
+                  {&c->depth, "model_args.n_layer"},
+                  {&c->positions, "model_args.block_size"},
+                  {&c->vocabulary, "model_args.vocab_size"}};
+    if (!weights_metadata(weights, fields[0].key)) return;
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        const char *value = weights_metadata(weights, fields[i].key);
+        *fields[i].field = value ? strtoll(value, NULL, 10) : 0;
+    }
+    c->family = FAMILY_GPT2;
+    c->parts = PART_QKV_BIAS;
+    c->ffn = 1 + ACTIVATION_GELU; /* torch.nn.GELU() */
+    c->norm_eps = 1e-5;
+    c->tied = true;
 }
 
 int language_config_read(struct language_config *c, const char *checkpoint, struct error *err)

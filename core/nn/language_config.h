@@ -23,6 +23,9 @@ struct language_config {
  * supported, by its name, for values out of range, and for two members that contradict each other. A file of
  * an unknown model_type is no error: family is FAMILY_UNKNOWN. */
 int language_config_read(struct language_config *config, const char *checkpoint, struct error *err);
+/* Sets the properties of nanoGPT's model_args, which are in the file of the weights; without any, `config`
+ * stays. */
+void language_config_arguments(struct language_config *config, const struct weights *weights);
 /* Refuses (EXIT_CONFIG) a type that is not of the family. */
 int language_config_check(const struct language_config *config, enum family family, struct error *err);
 

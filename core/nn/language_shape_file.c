@@ -124,8 +124,7 @@ static int same_values(const struct weights *weights, int64_t a, int64_t b, bool
 
 static int refuse_tied(const char *head, const char *table, struct error *err)
 {
-    return error_set(err, EXIT_CONFIG,
-                     "set tie_word_embeddings to false there if the head was trained apart",
+    return error_set(err, EXIT_CONFIG, "set tie_word_embeddings to false there if the head was trained apart",
                      "config.json ties the embeddings, but %s differs from %s", head, table);
 }
 
@@ -219,7 +218,7 @@ static void warn_differences(const struct found *f)
 }
 
 /* Sets the properties that no tensor shows. */
-static void settle_rest(struct model_shape *g, const struct found *f, int ffn)
+static void settle_rest(struct model_shape *g, const struct found *f, int ffn, bool transposed)
 {
     const struct language_config *c = &f->config;
     bool own = f->own.heads > 0 && !c->family, known = own || c->family || g->norm_eps > 0;
@@ -233,8 +232,8 @@ static void settle_rest(struct model_shape *g, const struct found *f, int ffn)
                                       .dropout = (float)c->dropout};
     if (gated) g->ffn = ffn;
     else if (!g->ffn) g->ffn = g->said.ffn;
-    if (!g->ffn) {
-        g->ffn = family_ffn(g->family);
+    if (!g->ffn) { /* nanoGPT's matrices are not transposed, and its GELU is the exact one */
+        g->ffn = transposed ? family_ffn(g->family) : 1 + ACTIVATION_GELU;
         g->assumed |= ASSUMED_ACTIVATION;
     }
     if (!(g->norm_eps > 0)) g->norm_eps = g->said.norm_eps;
@@ -265,6 +264,7 @@ int language_shape_dims(struct model_shape *g, const struct key_map *key_map, co
     int code = metadata_read(&f.own, weights, err);
     if (!code) code = language_config_read(&f.config, weights_path(weights), err);
     if (code) return code;
+    if (!f.config.family && !f.own.heads) language_config_arguments(&f.config, weights);
     code = settle_table(g, key_map, weights, &f.config, err);
     if (!code) code = settle_blocks(g, key_map, weights, &f.config, ffn, err);
     if (!code) code = shape_settle_parts(g, key_map, weights, ffn, err);
@@ -272,7 +272,8 @@ int language_shape_dims(struct model_shape *g, const struct key_map *key_map, co
     if (!code) code = find_rows(&f, key_map, weights, ffn, err);
     if (!code) code = settle_heads(g, &f, key_map, weights, ffn, err);
     if (!code) code = settle_tied(g, &f, key_map, weights, err);
-    if (!code) settle_rest(g, &f, ffn);
+    bool transposed = names_place(key_map, weights, ROLE_FC2_W, 0, ffn).transposed;
+    if (!code) settle_rest(g, &f, ffn, transposed);
     if (!code) settle_classes(g, key_map, weights);
     return code;
 }

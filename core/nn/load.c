@@ -128,6 +128,12 @@ static int check_head(const struct tower *t, const struct key_map *key_map, cons
     int64_t at = classifier ? names_classifier(key_map, w, "weight") : -1;
     const struct weights_tensor *found = at >= 0 ? weights_tensor(w, at) : NULL;
     char name[160], has[256];
+    static const char *const seconds[] = {"head_dist.weight", "distillation_classifier.weight"};
+    for (size_t i = 0; i < sizeof seconds / sizeof *seconds && classifier; i++)
+        if ((!absent || t->options.head_loaded) && weights_find_under(w, &key_map->prefix, seconds[i]) >= 0)
+            return error_set(
+                err, EXIT_CONFIG, "train another number of classes, or a classifier on one token",
+                "the classifier is the mean of two, and the second, %s, is not supported", seconds[i]);
     snprintf(has, sizeof has, "no %s", kind);
     if (found)
         snprintf(has, sizeof has, _("classifier %s of %lld classes and %lld inputs"),

@@ -19,7 +19,7 @@ static int64_t usual_head(const struct family_row *row, int64_t width)
 {
     static const struct {
         int64_t width, head;
-    } published[] = {{1280, 80}, {1408, 88}, {1664, 104}, {1792, 112}};
+    } published[] = {{1152, 72}, {1280, 80}, {1408, 88}, {1664, 104}, {1792, 112}};
     static const int64_t others[] = {64, 88, 80};
     for (int i = 0; i < FAMILY_HEADS && row->heads[i].head; i++)
         if (row->heads[i].width == width || (!row->heads[i].width && width % row->heads[i].head == 0))

@@ -28,6 +28,30 @@ int shape_settle(int64_t *field, int64_t found, const char *what, const char *te
 static const char supported[] =
     "supported: towers of EVA-CLIP, OpenCLIP, DINOv2, DINOv3 and SigLIP; GPT-2, Llama and BERT";
 
+/* Refuses the tensors' names of a type of language model that is supported: quantized, or under a prefix. */
+static int refuse_names(const struct language_config *config, const struct weights *weights,
+                        struct error *err)
+{
+    const char *table = family_row(config->family)->keys[ROLE_TOKENS], *end = strchr(table, '.');
+    char printed[160];
+    for (int64_t i = 0; i < weights_count(weights); i++) {
+        const char *name = weights_tensor(weights, i)->name, *hint, *meaning = fit_meaning(name, &hint);
+        if (meaning && hint)
+            return error_set(err, EXIT_CONFIG, hint,
+                             "the %s model has tensor %s, which meopt does not read: %s", config->type,
+                             name_printable(printed, sizeof printed, name), meaning);
+    }
+    for (int64_t i = 0; i < weights_count(weights); i++) {
+        const char *name = weights_tensor(weights, i)->name;
+        size_t n = strlen(name), m = strlen(end);
+        if (n < m || strcmp(name + n - m, end) != 0 || strcmp(name, table) == 0) continue;
+        return error_set(err, EXIT_CONFIG, "save the language model alone, under the names of its class",
+                         "the %s model has tensor %s, expected the name %s", config->type,
+                         name_printable(printed, sizeof printed, name), table);
+    }
+    return weights_refuse_missing(weights, table, "check the weight path: is the file whole?", err);
+}
+
 static int no_family(const struct weights *weights, struct error *err)
 {
     char keys[256] = "";
@@ -44,12 +68,13 @@ static int no_family(const struct weights *weights, struct error *err)
     struct language_config config;
     int code = language_config_read(&config, weights_path(weights), err);
     if (code) return code;
-    const char *is = names_unsupported(weights);
-    if (is) return error_set(err, EXIT_CONFIG, supported, "is not a supported model: it is %s", is);
+    if (config.family) return refuse_names(&config, weights, err);
     char called[64];
     if (sidecar_model(weights_path(weights), called, sizeof called))
         return error_set(err, EXIT_CONFIG, supported,
                          "is not a supported model: its config.json has model type %s", called);
+    const char *is = names_unsupported(weights);
+    if (is) return error_set(err, EXIT_CONFIG, supported, "is not a supported model: it is %s", is);
     char unread[192] = "", name[80];
     const char *odd = weights_unread_name(weights, 0);
     if (odd)
@@ -289,10 +314,8 @@ int shape_count_blocks(const struct key_map *key_map, const struct weights *weig
     *depth = 0;
     while (*depth < 1024 && names_tensor(key_map, weights, ROLE_NORM1_W, *depth, ffn) >= 0) ++*depth;
     if (fit_blocks(key_map, weights) == *depth) return 0;
-    return error_set(err, EXIT_CONFIG, "is the file whole?",
-                     "there is no block %lld in the %s tower, but the file has %lld blocks",
-                     (long long)*depth, family_name(key_map->family),
-                     (long long)fit_blocks(key_map, weights));
+    struct values_place place = names_place(key_map, weights, ROLE_NORM1_W, *depth, ffn);
+    return weights_refuse_missing(weights, place.first, "is the file whole?", err);
 }
 
 static int settle_positions(struct model_shape *g, const struct key_map *key_map,
@@ -348,7 +371,7 @@ static int settle_sizes(struct model_shape *g, const struct key_map *key_map, co
     return code;
 }
 
-int model_shape_dims(struct model_shape *g, const struct weights *weights, struct error *err)
+static int dims_of(struct model_shape *g, const struct weights *weights, struct error *err)
 {
     struct key_map key_map;
     names_find(&key_map, weights);
@@ -383,6 +406,18 @@ int model_shape_dims(struct model_shape *g, const struct weights *weights, struc
     code = settle_sizes(g, &key_map, weights, err);
     if (!code) code = check_tables(g, &key_map, weights, err);
     if (!given_norms && g->width == family_row(family)->postnorm_width) g->norms = POST_NORM;
+    return code;
+}
+
+int model_shape_dims(struct model_shape *g, const struct weights *weights, struct error *err)
+{
+    int code = dims_of(g, weights, err);
+    char called[64];
+    size_t n = code && err ? strlen(err->what) : 0;
+    /* a tower that differs in a tensor is known to people by the name of its class or architecture */
+    if (n && code == EXIT_CONFIG && !model_shape_language(g) &&
+        sidecar_model(weights_path(weights), called, sizeof called) && !strstr(err->what, called))
+        snprintf(err->what + n, sizeof err->what - n, _("; its config.json says %s"), called);
     return code;
 }
 

@@ -1,4 +1,5 @@
 /* One line of text about a tower's shape, with its assumed properties. */
+#include "core/base/log.h"
 #include "core/nn/family.h"
 #include "core/nn/language_shape.h"
 
@@ -108,4 +109,12 @@ void model_shape_text(const struct model_shape *g, char *text, size_t size)
              : g->projected || g->assumed & ASSUMED_OUT ? _(", projection")
                                                         : "",
              assumed(g, ASSUMED_OUT), classes, registers, (long long)g->image, positions);
+}
+
+void model_shape_log_assumed(const struct model_shape *g)
+{
+    char text[512];
+    if (!g->assumed) return;
+    model_shape_text(g, text, sizeof text);
+    log_info("%s: %s", family_noun(g->family), text);
 }

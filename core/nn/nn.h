@@ -162,6 +162,8 @@ float model_shape_norm_eps(const struct model_shape *model_shape);    /* resolve
 int64_t model_shape_usual_heads(enum family family, int64_t width);
 /* Writes one line of text: the tower, and its assumed properties. */
 void model_shape_text(const struct model_shape *model_shape, char *text, size_t size);
+/* Logs that line if a property is assumed. */
+void model_shape_log_assumed(const struct model_shape *model_shape);
 
 /* "eva01_g14", "eva01_g14_plus", "openclip_vit_g14", "openclip_vit_h14", "dinov2_vitg14", "dinov2_vitl14". */
 int model_shape_preset(const char *name, struct model_shape *model_shape, struct error *err);

@@ -2,6 +2,7 @@
 #include "core/nn/sidecar.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
+#include "core/nn/config_members.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -349,6 +350,30 @@ static bool is_of(const struct sidecar *b, const struct model_shape *g, char *wh
     return fits;
 }
 
+/* Refuses a member that the class, or the library, does not have here. */
+static int check_members(enum sidecar_library library, const json_t *root, struct error *err)
+{
+    static const char hint[] = "remove it if it changes nothing; else use another model";
+    const json_t *model = json_object_get(root, "model_cfg") ? json_object_get(root, "model_cfg") : root,
+                 *vision =
+                     json_object_get(model, library == SIDECAR_OPEN_CLIP ? "vision_cfg" : "vision_config");
+    char type[48];
+    switch (library) {
+    case SIDECAR_OPEN_CLIP:
+        return json_members_check(vision, config_open_clip, NULL, "vision_cfg", hint, err);
+    case SIDECAR_TIMM: return json_members_check(root, config_timm, NULL, "config.json", hint, err);
+    case SIDECAR_TRANSFORMERS: break;
+    default: return 0;
+    }
+    if (json_is_object(vision)) model = vision;
+    const char *name = *text(model, "model_type") ? text(model, "model_type") : text(root, "model_type");
+    if (*name && !*defaults_of(name)->type)
+        return error_set(err, EXIT_CONFIG, "supported: clip, siglip, dinov2, dinov3, vit and deit",
+                         "config.json: a model of type %s is not supported",
+                         name_printable(type, sizeof type, name));
+    return json_members_check(model, config_vision, config_every_class, "config.json", hint, err);
+}
+
 int sidecar_read(struct sidecar *b, const char *checkpoint, const struct model_shape *tower,
                  struct error *err)
 {
@@ -373,14 +398,17 @@ int sidecar_read(struct sidecar *b, const char *checkpoint, const struct model_s
             *b = (struct sidecar){.library = (enum sidecar_library)k};
             found = libraries[k](b, root);
         }
-        json_decref(root);
-        if (found && is_of(b, tower, why, sizeof why)) b->name = names[i];
-        else {
+        if (found && is_of(b, tower, why, sizeof why)) {
+            b->name = names[i];
+            code = check_members(b->library, root, err);
+            if (code) error_at(err, path, 0, 0);
+        } else {
             *b = (struct sidecar){0};
             log_info("%s is not used: %s", path, why);
         }
+        json_decref(root);
         free(path);
-        if (b->name) return 0;
+        if (b->name) return code;
     }
     return 0;
 }

@@ -176,7 +176,7 @@ int adapters_settle(struct config *c, const struct model_shape *g, struct error 
     return code;
 }
 
-/* Returns the path of the values, malloc'ed. PEFT before 0.7, and its safe_serialization=False, write .bin. */
+/* Returns the path of the values, malloc'ed. PEFT before 0.7, and safe_serialization=False, write .bin. */
 static char *values_path(const char *adapter)
 {
     if (!is_directory(adapter)) return xstrdup(adapter);

@@ -239,6 +239,27 @@ static void note_choice(struct weights *w, const struct search *s)
     log_info("%s: using weights under %s (ignored: %s)", path, w->entry, w->others);
 }
 
+/* Keeps the whole numbers of nanoGPT's model_args as metadata: model_args.n_head, ... */
+static void keep_arguments(struct weights *w, const struct value *top)
+{
+    enum { MOST = 64 };
+    const struct items *dict = top->u.items, *found = NULL;
+    for (uint32_t i = 0; i < dict->count && i < 2 * MOST; i += 2)
+        if (value_is_text(&dict->at[i], "model_args") && dict->at[i + 1].kind == VALUE_DICT)
+            found = dict->at[i + 1].u.items;
+    json_t *o = found && found->count <= 2 * MOST ? json_object() : NULL;
+    for (uint32_t i = 0; o && i < found->count; i += 2) {
+        const struct value *key = &found->at[i], *v = &found->at[i + 1];
+        char name[64], number[24];
+        if (key->kind != VALUE_TEXT || key->length > 40 || v->kind != VALUE_INT) continue;
+        snprintf(name, sizeof name, "model_args.%.*s", (int)key->length, key->u.text);
+        snprintf(number, sizeof number, "%lld", (long long)v->u.integer);
+        json_object_set_new(o, name, json_string(number));
+    }
+    if (json_object_size(o)) weights_take_metadata(w, o);
+    json_decref(o);
+}
+
 int pytorch_add_state_dict(struct weights *w, const struct value *top, storage_finder find, void *context,
                            struct error *err)
 {
@@ -261,5 +282,6 @@ int pytorch_add_state_dict(struct weights *w, const struct value *top, storage_f
     if (w->count == before && (w->unread_count == unread || has_tensors_deeper(dict, &s)))
         return no_tensors(dict, &s, err);
     note_choice(w, &s);
+    keep_arguments(w, top);
     return 0;
 }

@@ -54,3 +54,33 @@ PYTHON
 for form in zip legacy wrapped nocrc; do
     "$MEOPT_BUILD/tests/test_weights_damage" same "$dir/$form.pt" "$dir/sample.safetensors" || { echo "$form.pt differs"; exit 1; }
 done
+# nanoGPT's ckpt.pt says its heads itself (model_args); without them heads of 64 are assumed. Its GELU is the exact one.
+(cd "$dir" && "$python" - <<'PYTHON'
+import torch
+n, d, v, context = 2, 128, 80, 32
+state = {"transformer.wte.weight": torch.randn(v, d), "transformer.wpe.weight": torch.randn(context, d), "transformer.ln_f.weight": torch.ones(d),
+         "transformer.ln_f.bias": torch.zeros(d)}
+for i in range(n):
+    for key, rows, columns in (("attn.c_attn", 3 * d, d), ("attn.c_proj", d, d), ("mlp.c_fc", 4 * d, d), ("mlp.c_proj", d, 4 * d)):
+        state[f"_orig_mod.transformer.h.{i}.{key}.weight"] = torch.randn(rows, columns)
+        state[f"_orig_mod.transformer.h.{i}.{key}.bias"] = torch.randn(rows)
+    for key in ("ln_1", "ln_2"):
+        state[f"_orig_mod.transformer.h.{i}.{key}.weight"], state[f"_orig_mod.transformer.h.{i}.{key}.bias"] = torch.ones(d), torch.zeros(d)
+state = {k if k.startswith("_orig") else "_orig_mod." + k: t for k, t in state.items()}
+state["_orig_mod.lm_head.weight"] = state["_orig_mod.transformer.wte.weight"]
+model_args = dict(n_layer=n, n_head=4, n_embd=d, block_size=context, bias=True, vocab_size=v, dropout=0.0)
+torch.save({"model": state, "model_args": model_args, "iter_num": 5, "config": {"dataset": "x"}}, "ckpt.pt")
+torch.save({"model": state, "model_args": {**model_args, "n_embd": 64}}, "other.pt")
+torch.save(state, "alone.pt")
+PYTHON
+)
+echo "{model: {context: 16}, train: {objective: language}, data: {root: tokens.bin}, device: {type: cpu}}" >"$dir/gpt.yaml"
+shape() { # FILE: heads and activation, and whether they are assumed
+    "$MEOPT" plan "$dir/gpt.yaml" model.weight="$dir/$1" --json 2>"$dir/log" |
+        "$python" -c 'import json, sys; m = json.load(sys.stdin)["student"]; print(m["heads"], m["heads_assumed"], m["activation"], m["activation_assumed"])'
+}
+[ "$(shape ckpt.pt)" = "4 False gelu False" ] || fail "model_args of nanoGPT: $(shape ckpt.pt)"
+[ "$(shape alone.pt)" = "2 True gelu True" ] || fail "nanoGPT without model_args: $(shape alone.pt)"
+code=0
+"$MEOPT" plan "$dir/gpt.yaml" model.weight="$dir/other.pt" >"$dir/out" 2>"$dir/log" || code=$?
+[ "$code" = 7 ] && grep -q 64 "$dir/log" || fail "model_args of another model: exit $code, $(cat "$dir/log")"

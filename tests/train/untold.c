@@ -214,6 +214,12 @@ static void what_is_not_known_or_not_readable_is_refused(void **state)
          "\"hidden_act\": \"mish\"}}",
          "mish"},
         {OPEN_CLIP("false", ", \"postnorm\": true"), "post-norm"},
+        {OPEN_CLIP("false", ", \"made_up\": 1"), "made_up"},
+        {"{\"architecture\": \"vit_base_patch16_224\", \"num_features\": 32, \"made_up\": 1}", "made_up"},
+        {"{\"model_type\": \"clip\", \"vision_config\": {\"hidden_size\": 32, \"num_attention_heads\": 2, "
+         "\"made_up\": 1}}",
+         "made_up"},
+        {"{\"model_type\": \"mine\", \"hidden_size\": 32, \"num_attention_heads\": 2}", "mine"},
         {"{\"model_cfg\": ", "JSON"},
         {"[1, 2]", "JSON"},
         {"{\"a\": 1, \"a\": 2}", "JSON"},
