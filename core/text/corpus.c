@@ -73,8 +73,8 @@ static int encode_document(const struct corpus_options *o, struct encoder *e, st
 static int encode_record(const struct corpus_options *o, struct encoder *e, struct job *j,
                          struct text_record *r, const char *line, size_t bytes)
 {
-    int code = text_record_read(r, line, bytes, o->chat, o->label, &j->err);
-    if (!code && o->label) {
+    int code = text_record_read(r, line, bytes, &o->record, &j->err);
+    if (!code && o->record.label) {
         text_append(&j->names, r->class.data, r->class.count);
         text_append(&j->names, "", 1);
         if (!r->count) /* an empty text has the tokens of the post-processor */
@@ -131,7 +131,7 @@ static int encode_job(const struct corpus_options *o, struct encoder *e, struct 
         return error_set(&j->err, EXIT_FAILED, "convert it: iconv -t UTF-8; unpack it if it is compressed",
                          "byte 0x%02X is not UTF-8", (uint8_t)j->text[bad]);
     }
-    if (o->label && !j->records)
+    if (o->record.label && !j->records)
         return error_set(&j->err, EXIT_FAILED, "write the texts and their classes to a .jsonl file",
                          "is no .jsonl file, which --label requires");
     if (whole) return encode_document(o, e, j, j->text, j->bytes, j->begins, j->ends);
@@ -144,7 +144,7 @@ static int encode_job(const struct corpus_options *o, struct encoder *e, struct 
         else if (n) code = encode_document(o, e, j, text, n, true, true);
     }
     text_record_free(&record);
-    if (!code && o->label) name_classes(j);
+    if (!code && o->record.label) name_classes(j);
     return code;
 }
 

@@ -55,7 +55,14 @@ PYTHON
 # Conversations: the text of the template, and labels on the assistant's turns alone, also when stopped in between.
 mkdir chat
 cp "$tokenizers/qwen.json" chat/tokenizer.json
-echo '{"chat_template": "{% for m in messages %}<|im_start|>{{m.role}}...<|im_end|>{% endfor %}", "eos_token": "<|im_end|>"}' >chat/tokenizer_config.json
+python3 - <<'PYTHON'
+import json
+# ChatML's own, of which meopt knows the checksum
+turn = "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
+template = "{% for message in messages %}" + turn + "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+json.dump({"chat_template": template, "eos_token": "<|im_end|>", "bos_token": "<|endoftext|>", "model_max_length": int(1e30)},
+          open("chat/tokenizer_config.json", "w"))
+PYTHON
 cat >chats.jsonl <<'JSONL'
 {"text": "plain text"}
 {"messages": [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "\nHello"}, {"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}]}
@@ -97,6 +104,22 @@ assert list(documents("qwen2")) == [("<|im_start|>system\nYou are a helpful assi
                                      "<|im_start|>assistant\nYes<|im_end|>\n", "Yes<|im_end|>")]
 assert list(documents("qwen3")) == [("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\nYes<|im_end|>\n",
                                      "Yes<|im_end|>")]
+PYTHON
+# What a record says of its answers: no label where it says so, thoughts where the template writes them; bos_token.
+cat >said.jsonl <<'JSONL'
+{"id": 7, "messages": [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A", "weight": 0}, {"role": "user", "content": "R"}, {"role": "assistant", "content": "B", "weight": 1}]}
+{"messages": [{"role": "user", "content": "Q", "train": false}, {"role": "assistant", "content": "A", "train": false}, {"role": "user", "content": "R"}, {"role": "assistant", "content": "B", "train": true}]}
+JSONL
+printf '{"messages": [{"role": "user", "content": "Q"}, {"role": "assistant", "reasoning_content": "\\nHm.", "content": "A", "tool_calls": []}], "tools": []}\n' >thought.jsonl
+"$MEOPT" tokenize said.jsonl --tokenizer chat -o said >out || fail said
+"$MEOPT" tokenize thought.jsonl --tokenizer chat --template qwen3 -o thought >out || fail thought
+"$MEOPT" tokenize turn.jsonl --tokenizer chat --template chatml-bos -o begins >out || fail begins
+python3 - <<'PYTHON' || fail "what records say"
+from labels import *
+assert [l for _, l in documents("said")] == ["B<|im_end|>"] * 2, list(documents("said"))
+assert list(documents("thought")) == [("<|im_start|>user\nQ<|im_end|>\n<|im_start|>assistant\n<think>\nHm.\n</think>\n\nA<|im_end|>\n",
+                                       "<think>\nHm.\n</think>\n\nA<|im_end|>")], list(documents("thought"))
+assert list(documents("begins"))[0][0].startswith("<|endoftext|><|im_start|>user\nHi")
 PYTHON
 # Stopped and resumed: the same bytes.
 for i in 1 2 3 4 5; do cat big.txt; done >bigger.txt
@@ -159,6 +182,22 @@ refused 1 'cut.jsonl:3' cut.jsonl --tokenizer "$tokenizers/qwen.json" -o x
 refused 1 'role.jsonl:1' role.jsonl --tokenizer chat -o x
 refused 1 'user.jsonl:1' user.jsonl --tokenizer chat -o x
 refused 1 'turn.jsonl:1' turn.jsonl --tokenizer "$tokenizers/qwen.json" -o x
+refused 1 'reasoning_content' thought.jsonl --tokenizer chat -o x
+refused 2 'bos_token' turn.jsonl --tokenizer "$tokenizers/qwen.json" --template lfm2 -o x
+mkdir other # a template that is no published one: only what needs it is refused
+cp chat/*.json other
+printf '{# <|im_start|> #}{%% for m in messages %%}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{%% endfor %%}' >other/chat_template.jinja
+refused 1 'turn.jsonl:1.*chat_template.jinja' turn.jsonl --tokenizer other -o x
+"$MEOPT" tokenize turn.jsonl --tokenizer other --template chatml -o other-named >out || fail "--template"
+"$MEOPT" tokenize small.txt --tokenizer other -o other-text >out || fail "a text with an unknown template"
+for wrong in 'weight 0.5' 'weight "1"' 'train 1'; do
+    printf '{"messages": [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A", "%s": %s}]}\n' "${wrong% *}" "${wrong#* }" >wrong.jsonl
+    refused 1 "wrong.jsonl:1.*${wrong% *}" wrong.jsonl --tokenizer chat -o x
+done
+printf '{"messages": [{"role": "user", "content": "Q", "train": true}, {"role": "assistant", "content": "A"}]}\n' >wrong.jsonl
+refused 1 'train' wrong.jsonl --tokenizer chat -o x
+printf '{"messages": [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A", "weight": 0}]}\n' >wrong.jsonl
+refused 1 'wrong.jsonl:1' wrong.jsonl --tokenizer chat -o x
 names=$("$MEOPT" tokenize --help | sed -n 's/^ *--template .*: //p' | tr '|' ' ')
 [ "${names#chatml }" != "$names" ] || fail "the names of templates: $names"
 for name in $names; do # each is a row: the tokens of another one are not in this tokenizer
