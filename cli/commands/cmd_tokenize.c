@@ -370,7 +370,7 @@ static const struct option options[] = {
      "directory of a model with tokenizer.json, or that file"},
     {"out", 'o', OPTION_TEXT, "NAME", NULL, 0, 0, "write NAME.bin, NAME.idx and NAME.json"},
     {"documents", 0, OPTION_TEXT, "WHAT", "file|line|paragraph", 0, 0,
-     "document of a text file (default: the file); a line of .jsonl is always one"},
+     "document of a text file (default: the file); a record is always one"},
     {"template", 0, OPTION_TEXT, "NAME", CHAT_TEMPLATE_NAMES, 0, 0,
      "form of conversations (default: that of the tokenizer, if its template is a published one of these)"},
     {"label", 0, OPTION_TEXT, "KEY", NULL, 0, 0,

@@ -1,5 +1,6 @@
 /* Token files: see token_file.h. */
 #include "core/data/token_file.h"
+#include "core/base/file_kind.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -163,25 +164,10 @@ static int parse_raw(struct token_file *f, int width, struct error *err)
     return 0;
 }
 
-/* Files that are no text, which would be learnt as bytes. */
-static const struct {
-    const char *magic, *is, *hint;
-} not_text[] = {
-    {"\x1f\x8b", N_("compressed by gzip"), N_("unpack it first: gunzip, or tar -xf")},
-    {"\x28\xb5\x2f\xfd", N_("compressed by zstd"), N_("unpack it first: unzstd")},
-    {"\xfd\x37zXZ", N_("compressed by xz"), N_("unpack it first: unxz, or tar -xf")},
-    {"PK\x03\x04", N_("a zip archive"), N_("unpack it first: unzip")},
-    {"PAR1", N_("a Parquet file"), N_("write its text to a file, or its tokens as uint16")},
-    {"\x93NUMPY", N_("a NumPy file"), N_("write its tokens as uint16: numpy's tofile")},
-};
-
 static int parse_bytes(struct token_file *f, struct error *err)
 {
-    for (size_t i = 0; i < sizeof not_text / sizeof *not_text; i++) {
-        size_t n = strlen(not_text[i].magic);
-        if (f->data.bytes >= n && memcmp(f->data.data, not_text[i].magic, n) == 0)
-            return error_set(err, EXIT_INTEGRITY, not_text[i].hint, "is %s, expected a text", not_text[i].is);
-    }
+    const struct file_kind *kind = file_kind(f->data.data, f->data.bytes);
+    if (kind) return error_set(err, EXIT_INTEGRITY, kind->hint, "is %s, expected a text", kind->is);
     return parse_raw(f, 1, err);
 }
 

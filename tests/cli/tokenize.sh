@@ -38,6 +38,21 @@ out, told = json.loads(open("out").read()), json.load(open("cases.json"))
 assert out["documents"] == told["documents"] == sum(1 for r in rows if r)
 assert out["tokens"] == told["tokens"] == sum(len(r) + 1 for r in rows if r) and told["end"] == 0 and len(told["sha256"]) == 64
 PYTHON
+# The same records in other containers, of more than one job: one array, an object after the other, names in capitals, no name for it.
+python3 - <<'PYTHON'
+import json
+lines = open("cases.jsonl", encoding="utf-8").read() * 40
+records = [json.loads(line) for line in lines.splitlines()]
+for name, text in {"many.jsonl": lines, "lines.JSONL": lines, "lines.ndjson": lines, "lines.json": lines, "lines.txt": lines,
+                   "array.json": json.dumps(records, indent=1), "array.txt": "\n [" + ",\n".join(map(json.dumps, records)) + "]\n",
+                   "objects.json": "\n".join(json.dumps(r, indent=2) for r in records)}.items():
+    open(name, "w", encoding="utf-8").write(text)
+PYTHON
+"$MEOPT" tokenize many.jsonl --tokenizer "$tokenizers/qwen.json" -o many >out || fail "many"
+for file in lines.JSONL lines.ndjson lines.json lines.txt array.json array.txt objects.json; do
+    "$MEOPT" tokenize $file --tokenizer "$tokenizers/qwen.json" --threads 3 -o "of-$file" >out || fail "$file"
+    cmp many.bin "of-$file.bin" && cmp many.idx "of-$file.idx" || fail "$file: different tokens"
+done
 # Documents of a text, and threads.
 printf 'one\r\ntwo\n\n\n three\nfour' >small.txt
 for documents in file line paragraph; do
@@ -206,6 +221,18 @@ for name in $names; do # each is a row: the tokens of another one are not in thi
     [ $code = 0 ] || { [ "$name" = llama3 ] && [ $code = 2 ]; } || fail "--template $name: $code"
 done
 refused 2 'llama3' turn.jsonl --tokenizer chat --template llama3 -o x
+printf 'text,label\na,1\n' >table.csv
+printf 'a\n\0b\n' >nul.txt
+printf 'ARROW1\0\0' >table.data
+printf 'PAR1' >table.txt
+printf '[{"text":"a"},\n{"text":"b"}' >open.json
+printf '[{"text":"a"}]\n[]' >after.json
+printf '["a"]' >texts.json
+printf '{"text":"a"}\n{"text":' >half.json
+printf 'a text' >text.json
+for wrong in table.csv table.data table.txt nul.txt:2 open.json:2 after.json:2 texts.json:1 half.json:2 text.json; do
+    refused 1 "$wrong" "${wrong%:*}" --tokenizer "$tokenizers/qwen.json" -o x
+done
 refused 1 'bytes.txt:2' bytes.txt --tokenizer "$tokenizers/qwen.json" -o x
 refused 1 'text' empty.txt --tokenizer "$tokenizers/qwen.json" -o x
 refused 1 'absent.txt' absent.txt --tokenizer "$tokenizers/qwen.json" -o x
