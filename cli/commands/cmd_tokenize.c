@@ -261,12 +261,12 @@ static int open_output(struct tokenize *t, const struct arguments *args, struct 
 /* Describes the data for the reader of token files and for people; the caller frees it. */
 static char *description(struct tokenize *t, const char *tokenizer)
 {
-    json_t *root =
-        json_pack("{s:i,s:s,s:s,s:I,s:i,s:I,s:I,s:I,s:I,s:s*}", "format", 1, "tokenizer", tokenizer, "sha256",
-                  t->sha256, "vocabulary", (json_int_t)tokenizer_vocabulary(t->tokenizer), "end",
-                  t->corpus.end, "documents", (json_int_t)t->at.documents, "tokens", (json_int_t)t->at.tokens,
-                  "largest", (json_int_t)t->at.largest, "labels", (json_int_t)t->at.labels, "template",
-                  t->corpus.record.chat ? t->corpus.record.chat->name : NULL);
+    json_t *root = json_pack(
+        "{s:i,s:s,s:s,s:I,s:i,s:I,s:I,s:I,s:s,s:I,s:s*}", "format", 1, "tokenizer", tokenizer, "sha256",
+        t->sha256, "vocabulary", (json_int_t)tokenizer_vocabulary(t->tokenizer), "end", t->corpus.end,
+        "documents", (json_int_t)t->at.documents, "tokens", (json_int_t)t->at.tokens, "largest",
+        (json_int_t)t->at.largest, "type", token_writer_type(t->writer), "labels", (json_int_t)t->at.labels,
+        "template", t->corpus.record.chat ? t->corpus.record.chat->name : NULL);
     if (root && t->corpus.record.label)
         json_object_set_new(root, "classes", json_integer(token_writer_classes(t->writer)));
     char *text = root ? json_text(root, JSON_INDENT(2) | JSON_PRESERVE_ORDER) : NULL;

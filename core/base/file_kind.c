@@ -38,19 +38,20 @@ static const struct {
 };
 
 /* A safetensors file begins with the length of its JSON head. */
-static int is_head(const uint8_t *data, size_t bytes)
+static bool is_head(const uint8_t *data, size_t bytes)
 {
     uint64_t length = 0;
     for (int i = 7; i >= 0; i--) length = length << 8 | data[i];
     return length >= 2 && length <= bytes - 8;
 }
 
-const struct file_kind *file_kind(const void *data, size_t bytes)
+const struct file_kind *file_kind(const void *data, size_t bytes, bool certain)
 {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         size_t end = rows[i].at + rows[i].length;
         if (bytes < end || memcmp((const char *)data + rows[i].at, rows[i].magic, rows[i].length) != 0)
             continue;
+        if (certain && rows[i].length < 4 && rows[i].at == 0) continue;
         if (rows[i].at != 8 || is_head(data, bytes)) return &rows[i].kind;
     }
     return NULL;

@@ -82,7 +82,7 @@ static bool begins_record(const char *text, size_t bytes, bool *several)
 int text_container(enum text_container *container, const char *path, const char *text, size_t bytes,
                    struct error *err)
 {
-    const struct file_kind *kind = file_kind(text, bytes);
+    const struct file_kind *kind = file_kind(text, bytes, false);
     bool lines = ends_with(path, ".jsonl") || ends_with(path, ".ndjson") || ends_with(path, ".jsonlines"),
          json = ends_with(path, ".json");
     size_t at = skip_space(text, bytes, 0);
