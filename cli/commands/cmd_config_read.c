@@ -9,6 +9,7 @@
 #include "core/data/data.h"
 #include "core/train/experiment.h"
 #include "core/train/objective.h"
+#include "core/train/trainer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -298,12 +299,20 @@ static void check_unset(struct check *check, const char *path, const struct conf
 
 /* Decodes every image (--data). Bad images are notes; more than data.max_bad, with which training would
  * end, are an error. */
-static int check_data(struct check *check, const char *path, const struct config *config)
+static int check_data(struct check *check, const char *path, struct config *config)
 {
     struct error e = {0};
-    struct data_options options = train_data_options(config);
     struct data_findings found = {0};
-    int code = data_check(&options, check_missing, check, &found, &e);
+    struct model_shape shape;
+    struct weights *weights = NULL;
+    int code = 0;
+    if (objective_of(config)->tokens && !config->model_s.vocabulary) { /* that of the weights */
+        code = train_set_classes(config, &e);
+        if (!code) code = trainer_tower_shape(config, true, &shape, &weights, &e);
+    }
+    weights_close(weights);
+    struct data_options options = train_data_options(config);
+    if (!code) code = data_check(&options, check_missing, check, &found, &e);
     int64_t allowed = data_bad_allowed(config->data.max_bad, found.images);
     if (!code && found.unlisted) {
         code = error_set(&e, EXIT_FAILED, "repair or exclude the entries in the notes",

@@ -98,12 +98,11 @@ static int read_question(struct generate *g, const struct arguments *args, const
     if (!g->tokenizer)
         return error_set(err, EXIT_USAGE, "give --tokenizer DIR",
                          "--chat requires a tokenizer: the model has no tokenizer.json next to its weights");
-    char hint[160];
-    snprintf(hint, sizeof hint, _("give --template %s, or use --prompt"), CHAT_TEMPLATE_NAMES);
-    if (!g->settings.chat)
-        return error_set(err, EXIT_USAGE, hint,
-                         "--chat requires a chat template that is known: the tokenizer has none");
-    text_record_ask(&g->question, g->settings.chat, argument_text(args, "system", NULL), question);
+    if (!g->settings.chat.name) {
+        *err = g->settings.no_chat;
+        return err->code = EXIT_USAGE;
+    }
+    text_record_ask(&g->question, &g->settings.chat, argument_text(args, "system", NULL), question);
     return 0;
 }
 
@@ -422,6 +421,7 @@ static int generate_run(const struct arguments *args, struct error *err)
     if (!code) code = generate_tokens(&g, json, err);
     if (json && (!code || code > EXIT_SIGNAL)) print_answer(&g);
     tokenizer_close(g.tokenizer);
+    tokenizer_settings_free(&g.settings);
     text_record_free(&g.question);
     free(g.sidecar);
     free(g.tokens);
@@ -440,7 +440,7 @@ static const struct option options[] = {
     {"system", 0, OPTION_TEXT, "TEXT", NULL, 0, 0,
      "instructions before the question (default: the template's)"},
     {"template", 0, OPTION_TEXT, "NAME", CHAT_TEMPLATE_NAMES, 0, 0,
-     "template of --chat (default: that of the tokenizer, if it is one of these)"},
+     "template of --chat (default: that of the tokenizer, if it is a published one of these)"},
     {"tokens", 0, OPTION_TEXT, "1,2,3", NULL, 0, 0, "numbers of the tokens to continue"},
     {"tokenizer", 0, OPTION_TEXT, "DIR", NULL, 0, 0,
      "directory with tokenizer.json, or that file (default: next to the weights)"},

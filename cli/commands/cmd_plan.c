@@ -122,9 +122,9 @@ static int compute_epoch(struct plan_report *r, struct error *err)
 {
     const struct config *c = r->config;
     double step_s = plan_report_step_seconds(r);
-    if (step_s <= 0 || !c->data.root[0] || file_absent(c->data.root)) return 0;
-    int code = count_images(r, err);
-    if (code) return code;
+    if (!c->data.root[0] || file_absent(c->data.root)) return 0;
+    int code = step_s > 0 || objective_of(c)->tokens ? count_images(r, err) : 0;
+    if (code || step_s <= 0) return code;
     int64_t step_images =
         c->train.global_batch > 0 ? c->train.global_batch : r->plan->batch * config_replicas(c, r->ranks);
     r->epoch_hours = (double)(r->images / (step_images > 0 ? step_images : 1)) * (step_s * 1e3) / 3.6e6;

@@ -24,6 +24,7 @@ enum { MOST_STATE = 1 << 20, MOST_TOKENIZER = 256 << 20 };
 struct tokenize {
     struct corpus_options corpus;
     struct tokenizer *tokenizer;
+    struct tokenizer_settings settings;
     struct token_writer *writer;
     struct token_position at;
     struct corpus_position end; /* of what is written */
@@ -96,12 +97,12 @@ static int open_tokenizer(struct tokenize *t, const struct arguments *args, stru
                          "meopt tokenize requires --tokenizer DIR or tokenizer.json");
     int code = tokenizer_open(&t->tokenizer, path, err);
     if (!code) code = read_checksum(t, path, err);
-    struct tokenizer_settings settings = {0};
+    struct tokenizer_settings *s = &t->settings;
     if (!code)
-        code = tokenizer_settings_read(&settings, path, argument_text(args, "template", NULL), t->tokenizer,
-                                       err);
-    if (!code) code = choose_end(t, args, settings.end, err);
-    t->corpus.chat = settings.chat;
+        code = tokenizer_settings_read(s, path, argument_text(args, "template", NULL), t->tokenizer, err);
+    if (!code) code = choose_end(t, args, s->end, err);
+    t->corpus.record.chat = s->chat.name ? &s->chat : NULL;
+    t->corpus.record.no_chat = &s->no_chat;
     t->corpus.tokenizer = t->tokenizer;
     return code;
 }
@@ -128,9 +129,9 @@ static int describe(struct tokenize *t, struct error *err)
     }
     t->experiment = json_pack("{s:i,s:s,s:i,s:i,s:s,s:o}", "format", 1, "sha256", t->sha256, "end",
                               t->corpus.end, "documents", (int)t->corpus.documents, "template",
-                              t->corpus.chat ? t->corpus.chat->name : "", "files", files);
-    if (t->experiment && t->corpus.label)
-        json_object_set_new(t->experiment, "label", json_string(t->corpus.label));
+                              t->corpus.record.chat ? t->corpus.record.chat->name : "", "files", files);
+    if (t->experiment && t->corpus.record.label)
+        json_object_set_new(t->experiment, "label", json_string(t->corpus.record.label));
     return t->experiment ? 0 : error_set(err, EXIT_USAGE, NULL, "a file's name is not UTF-8");
 }
 
@@ -145,7 +146,7 @@ static int save_state(struct tokenize *t, const struct corpus_position *p, struc
                   (json_int_t)t->at.open, "largest", (json_int_t)t->at.largest, "done", (json_int_t)t->done,
                   "labels", (json_int_t)t->at.labels, "bits", t->at.bits);
     if (t->committing) json_object_set_new(root, "committing", json_true());
-    json_t *classes = t->corpus.label ? json_array() : NULL;
+    json_t *classes = t->corpus.record.label ? json_array() : NULL;
     for (int32_t i = 0; classes && i < token_writer_classes(t->writer); i++)
         json_array_append_new(classes, json_string(token_writer_class_name(t->writer, i)));
     if (classes) json_object_set_new(root, "classes", classes);
@@ -260,13 +261,13 @@ static int open_output(struct tokenize *t, const struct arguments *args, struct 
 /* Describes the data for the reader of token files and for people; the caller frees it. */
 static char *description(struct tokenize *t, const char *tokenizer)
 {
-    json_t *root =
-        json_pack("{s:i,s:s,s:s,s:I,s:i,s:I,s:I,s:I,s:I,s:s*}", "format", 1, "tokenizer", tokenizer, "sha256",
-                  t->sha256, "vocabulary", (json_int_t)tokenizer_vocabulary(t->tokenizer), "end",
-                  t->corpus.end, "documents", (json_int_t)t->at.documents, "tokens", (json_int_t)t->at.tokens,
-                  "largest", (json_int_t)t->at.largest, "labels", (json_int_t)t->at.labels, "template",
-                  t->corpus.chat ? t->corpus.chat->name : NULL);
-    if (root && t->corpus.label)
+    json_t *root = json_pack(
+        "{s:i,s:s,s:s,s:I,s:i,s:I,s:I,s:I,s:s,s:I,s:s*}", "format", 1, "tokenizer", tokenizer, "sha256",
+        t->sha256, "vocabulary", (json_int_t)tokenizer_vocabulary(t->tokenizer), "end", t->corpus.end,
+        "documents", (json_int_t)t->at.documents, "tokens", (json_int_t)t->at.tokens, "largest",
+        (json_int_t)t->at.largest, "type", token_writer_type(t->writer), "labels", (json_int_t)t->at.labels,
+        "template", t->corpus.record.chat ? t->corpus.record.chat->name : NULL);
+    if (root && t->corpus.record.label)
         json_object_set_new(root, "classes", json_integer(token_writer_classes(t->writer)));
     char *text = root ? json_text(root, JSON_INDENT(2) | JSON_PRESERVE_ORDER) : NULL;
     json_decref(root);
@@ -294,14 +295,14 @@ static void report(struct tokenize *t, bool json)
                                  (json_int_t)t->at.documents, "tokens", (json_int_t)t->at.tokens, "labels",
                                  (json_int_t)t->at.labels, "bytes", (json_int_t)t->bytes, "end",
                                  t->corpus.end, "sha256", t->sha256, "seconds", seconds);
-        if (t->corpus.label)
+        if (t->corpus.record.label)
             json_object_set_new(root, "classes", json_integer(token_writer_classes(t->writer)));
         json_print(stdout, root, JSON_COMPACT | JSON_PRESERVE_ORDER);
         json_decref(root);
         return;
     }
     char labels[48] = "", classes[48] = "";
-    if (t->corpus.label)
+    if (t->corpus.record.label)
         snprintf(classes, sizeof classes, _(" in %d classes"), (int)token_writer_classes(t->writer));
     if (t->at.labels < t->at.tokens)
         snprintf(labels, sizeof labels, _(", %lld labels"), (long long)t->at.labels);
@@ -316,8 +317,8 @@ static int run_work(struct tokenize *t, const struct arguments *args, struct err
     bool resumed = read_state(t, &names);
     int code = check_names(t, !t->committing, err);
     if (!code)
-        code = token_writer_open(&t->writer, t->out, tokenizer_vocabulary(t->tokenizer), t->corpus.label,
-                                 resumed ? &t->at : NULL, err);
+        code = token_writer_open(&t->writer, t->out, tokenizer_vocabulary(t->tokenizer),
+                                 t->corpus.record.label, resumed ? &t->at : NULL, err);
     for (size_t i = 0; i < json_array_size(names) && !code; i++)
         (void)token_writer_class(t->writer, json_string_value(json_array_get(names, i)), err);
     json_decref(names);
@@ -343,7 +344,7 @@ static int tokenize_run(const struct arguments *args, struct error *err)
     static const char *const names[] = {"file", "line", "paragraph"};
     struct tokenize t = {.terminal = isatty(STDERR_FILENO)};
     const char *documents = argument_text(args, "documents", names[0]);
-    t.corpus = (struct corpus_options){.label = argument_text(args, "label", NULL),
+    t.corpus = (struct corpus_options){.record.label = argument_text(args, "label", NULL),
                                        .files = args->operands,
                                        .file_count = args->operand_count,
                                        .threads = (int)argument_int(args, "threads", processors_cores("")),
@@ -357,6 +358,7 @@ static int tokenize_run(const struct arguments *args, struct error *err)
     if (!code) code = run_work(&t, args, err);
     token_writer_close(t.writer);
     tokenizer_close(t.tokenizer);
+    tokenizer_settings_free(&t.settings);
     json_decref(t.experiment);
     free(t.out);
     free(t.state);
@@ -368,9 +370,9 @@ static const struct option options[] = {
      "directory of a model with tokenizer.json, or that file"},
     {"out", 'o', OPTION_TEXT, "NAME", NULL, 0, 0, "write NAME.bin, NAME.idx and NAME.json"},
     {"documents", 0, OPTION_TEXT, "WHAT", "file|line|paragraph", 0, 0,
-     "document of a text file (default: the file); a line of .jsonl is always one"},
+     "document of a text file (default: the file); a record is always one"},
     {"template", 0, OPTION_TEXT, "NAME", CHAT_TEMPLATE_NAMES, 0, 0,
-     "form of conversations (default: that of tokenizer_config.json, if it is one of these)"},
+     "form of conversations (default: that of the tokenizer, if its template is a published one of these)"},
     {"label", 0, OPTION_TEXT, "KEY", NULL, 0, 0,
      "key of the class of each record, to train a classifier: write NAME.classes as well"},
     {"end", 0, OPTION_TEXT, "TOKEN", NULL, 0, 0,

@@ -32,11 +32,43 @@ static void watch_memory(void)
     memory_was_out = false;
 }
 
+/* Returns the text with an exponent after each integer that json_int_t cannot hold, malloc'ed: it is then
+ * read as a real number. Python writes 1e30 so (model_max_length of a tokenizer without a limit). */
+static char *long_integers_as_reals(const char *text, size_t *bytes)
+{
+    static const char largest[] = "9223372036854775807";
+    size_t n = 0, most = sizeof largest - 1;
+    char *out = xmalloc(*bytes + *bytes / most * 2 + 1);
+    bool string = false;
+    for (size_t i = 0; i < *bytes;) {
+        const char *p = text + i;
+        size_t left = *bytes - i, length = 0, digits = 0, sign = *p == '-';
+        for (; !string && length < left && memchr("+-.0123456789Ee", p[length], 15); length++)
+            digits += p[length] >= '0' && p[length] <= '9';
+        bool whole = digits && sign + digits == length,
+             wide = digits > most || (digits == most && memcmp(p + sign, largest, most) > 0);
+        if (!length) length = string && *p == '\\' && left > 1 ? 2 : 1;
+        if (*p == '"') string = !string;
+        memcpy(out + n, p, length);
+        n += length;
+        i += length;
+        if (whole && wide) out[n++] = 'e', out[n++] = '0';
+    }
+    *bytes = n;
+    return out;
+}
+
 json_t *json_parse(const char *text, size_t bytes, size_t flags, json_error_t *why)
 {
     watch_memory();
     parsing = true;
-    json_t *root = json_loadb(text, bytes, flags, why);
+    json_error_t unused, *error = why ? why : &unused;
+    json_t *root = json_loadb(text, bytes, flags, error);
+    if (!root && json_error_code(error) == json_error_numeric_overflow) {
+        char *longer = long_integers_as_reals(text, &bytes);
+        root = json_loadb(longer, bytes, flags, error);
+        free(longer);
+    }
     parsing = false;
     return root;
 }

@@ -13,7 +13,7 @@
 void json_print(FILE *out, const json_t *root, size_t flags);
 
 /* json_loadb, but the process ends when memory is exhausted (xmalloc): jansson 2.14 then loses characters and
- * reads beyond its buffer. */
+ * reads beyond its buffer. Integers that json_int_t cannot hold are real numbers. */
 json_t *json_parse(const char *text, size_t bytes, size_t flags, json_error_t *why);
 
 /* json_dumps, but NULL when an allocation failed: jansson 2.14 then omits a key and returns the rest. */

@@ -437,12 +437,17 @@ int data_open(struct data **data, const struct data_options *options, struct err
     if (!code) {
         int64_t global = d->options.global, count = data_images(d);
         d->epoch_batches = options->whole ? (count + global - 1) / global : count / global;
-        if (d->epoch_batches == 0) {
+        int64_t context = d->tokens ? token_loader_context(d->tokens) : 0;
+        if (d->epoch_batches == 0 && context)
+            code = error_set(err, EXIT_CONFIG, "lower model.context or train.batch_size, or add text",
+                             "%lld tokens make %lld samples of %lld, fewer than one batch of %lld",
+                             (long long)token_loader_tokens(d->tokens), (long long)count, (long long)context,
+                             (long long)global);
+        else if (d->epoch_batches == 0)
             code = error_set(err, EXIT_CONFIG, "lower train.batch_size",
                              "%lld %s are fewer than one batch of %lld", (long long)count,
                              d->tokens ? "samples" : "images", (long long)global);
-            error_at(err, options->root, 0, 0);
-        }
+        if (code) error_at(err, options->root, 0, 0);
     }
     if (code) data_close(d);
     else if (d->tokens) *data = d;

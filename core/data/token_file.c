@@ -1,5 +1,6 @@
 /* Token files: see token_file.h. */
 #include "core/data/token_file.h"
+#include "core/base/file_kind.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -163,26 +164,37 @@ static int parse_raw(struct token_file *f, int width, struct error *err)
     return 0;
 }
 
-/* Files that are no text, which would be learnt as bytes. */
-static const struct {
-    const char *magic, *is, *hint;
-} not_text[] = {
-    {"\x1f\x8b", N_("compressed by gzip"), N_("unpack it first: gunzip, or tar -xf")},
-    {"\x28\xb5\x2f\xfd", N_("compressed by zstd"), N_("unpack it first: unzstd")},
-    {"\xfd\x37zXZ", N_("compressed by xz"), N_("unpack it first: unxz, or tar -xf")},
-    {"PK\x03\x04", N_("a zip archive"), N_("unpack it first: unzip")},
-    {"PAR1", N_("a Parquet file"), N_("write its text to a file, or its tokens as uint16")},
-    {"\x93NUMPY", N_("a NumPy file"), N_("write its tokens as uint16: numpy's tofile")},
-};
-
-static int parse_bytes(struct token_file *f, struct error *err)
+/* Refuses a file that its first bytes show to be something else. */
+static int check_kind(const struct token_file *f, bool certain, struct error *err)
 {
-    for (size_t i = 0; i < sizeof not_text / sizeof *not_text; i++) {
-        size_t n = strlen(not_text[i].magic);
-        if (f->data.bytes >= n && memcmp(f->data.data, not_text[i].magic, n) == 0)
-            return error_set(err, EXIT_INTEGRITY, not_text[i].hint, "is %s, expected a text", not_text[i].is);
+    const struct file_kind *kind = file_kind(f->data.data, f->data.bytes, certain);
+    if (!kind) return 0;
+    return error_set(err, EXIT_INTEGRITY, kind->hint,
+                     certain ? "is %s, expected tokens" : N_("is %s, expected a text"), kind->is);
+}
+
+/* Returns whether u16 tokens are i32 ones whose index is lost: each second one is the upper half of a number
+ * below 2^20, and the others are not all small. */
+static bool looks_wide(const struct token_file *f)
+{
+    enum { PAIRS = 1024, LEAST = 32, UPPER = 16 };
+    int64_t pairs = f->count / 2 < PAIRS ? f->count / 2 : PAIRS, large = 0;
+    for (int64_t i = 0; i < pairs; i++) {
+        if (token_file_value(f, 2 * i + 1) >= UPPER) return false;
+        large += token_file_value(f, 2 * i) >= UPPER;
     }
-    return parse_raw(f, 1, err);
+    return pairs >= LEAST && 2 * large > pairs;
+}
+
+/* Reads u16 tokens that only the name shows to be some. */
+static int parse_guessed(struct token_file *f, struct error *err)
+{
+    int code = check_kind(f, true, err);
+    if (!code) code = parse_raw(f, 2, err);
+    if (!code && looks_wide(f))
+        code = error_set(err, EXIT_INTEGRITY, "copy the .idx file, too; without one, set data.tokens: uint32",
+                         "has tokens of 32 bits, but no index next to it, without which they are of 16");
+    return code;
 }
 
 static bool is_bin(const char *path)
@@ -238,6 +250,7 @@ int token_file_parse(struct token_file *f, const char *path, enum token_form for
                      struct error *err)
 {
     *in_index = false;
+    bool guessed = form == TOKENS_AUTO;
     f->form = form > TOKENS_AUTO         ? form
               : has_llmc_magic(&f->data) ? TOKENS_LLMC
               : is_bin(path)             ? TOKENS_UINT16
@@ -245,9 +258,9 @@ int token_file_parse(struct token_file *f, const char *path, enum token_form for
     switch (f->form) {
     case TOKENS_MEGATRON: return parse_megatron(f, in_index, err);
     case TOKENS_LLMC: return parse_llmc(f, err);
-    case TOKENS_UINT16: return parse_raw(f, 2, err);
+    case TOKENS_UINT16: return guessed ? parse_guessed(f, err) : parse_raw(f, 2, err);
     case TOKENS_UINT32: return parse_raw(f, 4, err);
-    default: return parse_bytes(f, err);
+    default: return check_kind(f, false, err) ? err->code : parse_raw(f, 1, err);
     }
 }
 

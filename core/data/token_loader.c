@@ -24,8 +24,9 @@ struct token_loader {
     struct token_file *files;
     int64_t *begins_at; /* (file_count + 1) first token of each file among all */
     int64_t file_count, tokens, samples;
-    bool labelled; /* a file says which tokens are labels */
-    bool bounded;  /* documents are apart, and the files have boundaries */
+    bool labelled;   /* a file says which tokens are labels */
+    bool bounded;    /* documents are apart, and the files have boundaries */
+    int64_t assumed; /* files of which no description says that all tokens are labels */
     /* A sample is a document; NULL: a window of all tokens */
     const int32_t *classes; /* of each document */
     int64_t *documents_at;  /* (file_count + 1) first document of each file among all */
@@ -38,6 +39,7 @@ struct token_loader {
 
 int64_t token_loader_tokens(const struct token_loader *l) { return l->tokens; }
 int64_t token_loader_samples(const struct token_loader *l) { return l->samples; }
+int64_t token_loader_context(const struct token_loader *l) { return l->classes ? 0 : l->options.context; }
 void token_loader_start(struct token_loader *l, int64_t batch) { l->next = batch; }
 
 /* Returns the file that has item `at`, of which begins_at[i] is the first of file i. */
@@ -274,24 +276,61 @@ int token_loader_next(struct token_loader *l, struct data_batch *batch, struct e
 
 /* ---- open and close ---- */
 
-/* Refuses files whose description (X.json of `meopt tokenize`) has a token out of the vocabulary. Other JSON
- * files of that name say nothing. */
-static int check_description(const char *path, int64_t vocabulary, struct error *err)
+/* Refuses text whose bytes would become numbers of tokens of another vocabulary. */
+static int check_bytes(const struct token_file *f, const struct data_options *o, struct error *err)
 {
-    char *file = token_file_description(path);
+    enum { BYTES = 256 };
+    char hint[320], name[200];
+    if (f->form != TOKENS_BYTES || o->tokens != TOKENS_AUTO || o->vocabulary == BYTES ||
+        o->vocabulary == INT32_MAX)
+        return 0;
+    snprintf(hint, sizeof hint, _("meopt tokenize %s --tokenizer DIR -o NAME, then data.root: NAME.bin"),
+             name_printable(name, sizeof name, path_basename(f->path)));
+    error_set(err, EXIT_CONFIG, hint, "is a text: its bytes are tokens of a vocabulary of %d, not of %lld",
+              BYTES, (long long)o->vocabulary);
+    return error_at(err, f->path, 0, 0);
+}
+
+/* What a description (X.json of `meopt tokenize`) says must be so, and parts of the data that it names must
+ * be there. */
+static int check_facts(const struct token_file *f, json_t *facts, struct error *err)
+{
+    json_int_t tokens = json_integer_value(json_object_get(facts, "tokens")),
+               labels = json_integer_value(json_object_get(facts, "labels")),
+               documents = json_integer_value(json_object_get(facts, "documents"));
+    const char *lost = !f->index.data ? "idx" : labels < tokens && !f->labels.data ? "labels" : NULL;
+    if (lost)
+        return error_set(err, EXIT_INTEGRITY, "copy all files of this name, or run meopt tokenize again",
+                         "has no .%s file next to it, which its .json says there is", lost);
+    if (tokens != f->count || documents != token_file_documents(f))
+        return error_set(err, EXIT_INTEGRITY, "copy all files of this name, or run meopt tokenize again",
+                         "has %lld tokens in %lld documents, but its .json says %lld in %lld",
+                         (long long)f->count, (long long)token_file_documents(f), (long long)tokens,
+                         (long long)documents);
+    return 0;
+}
+
+/* Compares a file with its description, which only `meopt tokenize` writes: other JSON files of that name say
+ * nothing. *described: it has one. */
+static int check_description(const struct token_file *f, int64_t vocabulary, bool *described,
+                             struct error *err)
+{
+    char *file = token_file_description(f->path);
     json_t *root = file && !file_absent(file) ? json_read(file, MOST_DESCRIPTION, NULL) : NULL,
            *largest = json_object_get(root, "largest");
     const char *tokenizer = json_string_value(json_object_get(root, "tokenizer"));
     int code = 0;
-    bool known = vocabulary > 0 && tokenizer;
-    if (known && json_is_integer(largest) && json_integer_value(largest) >= vocabulary) {
+    *described = tokenizer && json_is_integer(largest) && json_is_integer(json_object_get(root, "tokens")) &&
+                 json_is_integer(json_object_get(root, "labels"));
+    if (*described && vocabulary > 0 && json_integer_value(largest) >= vocabulary) {
         char name[256];
         code = error_set(err, EXIT_CONFIG, "use the model's tokenizer, or raise model.vocabulary",
                          "has token %lld, of the tokenizer %s; the model has a vocabulary of %lld",
                          (long long)json_integer_value(largest), name_printable(name, sizeof name, tokenizer),
                          (long long)vocabulary);
-        error_at(err, path, 0, 0);
     }
+    if (!code && *described) code = check_facts(f, root, err);
+    if (code) error_at(err, f->path, 0, 0);
     json_decref(root);
     free(file);
     return code;
@@ -311,7 +350,10 @@ static int open_files(struct token_loader *l, const struct image_list *list, str
         char *path = single ? xstrdup(o->root) : path_join(o->root, list->names[i]);
         struct token_file *f = &l->files[l->file_count];
         code = token_file_open(f, path, o->tokens, err);
-        if (!code && (code = check_description(path, o->vocabulary, err)) != 0) token_file_close(f);
+        bool described;
+        if (!code && ((code = check_bytes(f, o, err)) ||
+                      (code = check_description(f, o->vocabulary, &described, err))))
+            token_file_close(f);
         int64_t listed = image_place(list->names[i]).bytes, found = (int64_t)f->data.bytes;
         if (!code && listed != found) {
             code = error_set(err, EXIT_FAILED, "wait until it is complete, or copy it",
@@ -323,6 +365,7 @@ static int open_files(struct token_loader *l, const struct image_list *list, str
         free(path);
         if (code) break;
         l->labelled |= f->labels.data != NULL;
+        l->assumed += f->index.data && !f->labels.data && !described;
         l->bounded |= !o->joined && (f->index.data || o->end >= 0 || l->file_count > 0);
         if (o->shuffle && f->data.bytes) madvise((void *)(uintptr_t)f->data.data, f->data.bytes, MADV_RANDOM);
         l->tokens += f->count;
@@ -353,6 +396,10 @@ static int count_documents(struct token_loader *l, const struct image_list *list
 
 void token_loader_report(const struct token_loader *l)
 {
+    if (l->assumed && !l->options.masked && !l->classes)
+        log_info("every token is a label (assumed): %lld token files have neither .labels nor the .json of "
+                 "meopt tokenize",
+                 (long long)l->assumed);
     if (l->cut)
         log_info(
             "%lld of %lld documents are longer than model.context %lld: their first tokens and the last one "

@@ -35,7 +35,9 @@ int token_loader_open(struct token_loader **loader, const struct data_options *o
 void token_loader_close(struct token_loader *loader);
 int64_t token_loader_tokens(const struct token_loader *loader);
 int64_t token_loader_samples(const struct token_loader *loader); /* of an epoch */
-/* Logs how many documents are cut. */
+/* Returns the tokens of a sample that is a window, 0: samples are documents. */
+int64_t token_loader_context(const struct token_loader *loader);
+/* Logs how many documents are cut, and what is assumed of labels. */
 void token_loader_report(const struct token_loader *loader);
 void token_loader_start(struct token_loader *loader, int64_t batch);
 int token_loader_next(struct token_loader *loader, struct data_batch *batch, struct error *err);

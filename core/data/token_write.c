@@ -108,6 +108,7 @@ int token_writer_open(struct token_writer **writer, const char *base, int64_t vo
     return code;
 }
 
+const char *token_writer_type(const struct token_writer *w) { return w->width == 2 ? "uint16" : "int32"; }
 int32_t token_writer_classes(const struct token_writer *w) { return w->name_count; }
 const char *token_writer_class_name(const struct token_writer *w, int32_t class) { return w->names[class]; }
 

@@ -32,6 +32,8 @@ int32_t token_writer_class(struct token_writer *writer, const char *name,
                            struct error *err); /* -1: too many */
 int32_t token_writer_classes(const struct token_writer *writer);
 const char *token_writer_class_name(const struct token_writer *writer, int32_t class);
+/* Returns the type of the tokens: "uint16" or "int32". */
+const char *token_writer_type(const struct token_writer *writer);
 /* Adds tokens to the current document. label: training predicts them. class: of a document that ends, in a
  * writer of classes. */
 int token_writer_add(struct token_writer *writer, const int32_t *ids, int64_t count, bool label, bool ends,

@@ -2,6 +2,7 @@
 #include "core/text/corpus.h"
 #include "core/base/file.h"
 #include "core/base/progress.h"
+#include "core/text/container.h"
 #include "core/text/text_internal.h"
 
 #include <pthread.h>
@@ -13,7 +14,9 @@ enum { JOB_BYTES = 1 << 20, MOST_JOB = 16 << 20, MOST_LINE = 256 << 20 };
 struct job {
     const char *text;
     size_t bytes;
-    bool records, begins, ends; /* begins, ends: a document, if documents are files */
+    enum text_container container;
+    bool array, first; /* of CONTAINER_VALUES: the file has one array; the job begins with the file */
+    bool begins, ends; /* a document, if documents are files */
     struct corpus_position after;
     struct token_list tokens;
     struct corpus_piece *pieces;
@@ -73,8 +76,8 @@ static int encode_document(const struct corpus_options *o, struct encoder *e, st
 static int encode_record(const struct corpus_options *o, struct encoder *e, struct job *j,
                          struct text_record *r, const char *line, size_t bytes)
 {
-    int code = text_record_read(r, line, bytes, o->chat, o->label, &j->err);
-    if (!code && o->label) {
+    int code = text_record_read(r, line, bytes, &o->record, &j->err);
+    if (!code && o->record.label) {
         text_append(&j->names, r->class.data, r->class.count);
         text_append(&j->names, "", 1);
         if (!r->count) /* an empty text has the tokens of the post-processor */
@@ -119,32 +122,59 @@ static void name_classes(struct job *j)
     }
 }
 
-static int encode_job(const struct corpus_options *o, struct encoder *e, struct job *j)
+static int encode_values(const struct corpus_options *o, struct encoder *e, struct job *j,
+                         struct text_record *record)
 {
-    bool whole = !j->records && o->documents == DOCUMENT_FILE;
-    size_t bad = utf8_invalid(j->text, j->bytes);
-    struct text_record record = {0};
-    int code = 0;
-    j->bad = 0;
-    if (bad < j->bytes) {
-        j->bad = bad;
-        return error_set(&j->err, EXIT_FAILED, "convert it: iconv -t UTF-8; unpack it if it is compressed",
-                         "byte 0x%02X is not UTF-8", (uint8_t)j->text[bad]);
+    int found, code = 0;
+    bool first = j->first;
+    for (size_t at = 0, begin; !code; first = false) {
+        found = text_container_next(j->text, j->bytes, at, j->array, first, &begin, &at, &j->err);
+        j->bad = begin;
+        if (found < 1) return found ? j->err.code : 0;
+        code = encode_record(o, e, j, record, j->text + begin, at - begin);
     }
-    if (o->label && !j->records)
-        return error_set(&j->err, EXIT_FAILED, "write the texts and their classes to a .jsonl file",
-                         "is no .jsonl file, which --label requires");
-    if (whole) return encode_document(o, e, j, j->text, j->bytes, j->begins, j->ends);
+    return code;
+}
+
+/* Encodes the documents of a text or the lines of records. */
+static int encode_lines(const struct corpus_options *o, struct encoder *e, struct job *j,
+                        struct text_record *record)
+{
+    bool records = j->container == CONTAINER_LINES,
+         paragraph = !records && o->documents == DOCUMENT_PARAGRAPH;
+    int code = 0;
     for (size_t at = 0, next; at < j->bytes && !code; at += next) {
-        bool paragraph = !j->records && o->documents == DOCUMENT_PARAGRAPH;
         const char *text = j->text + at;
         size_t n = document_length(text, j->bytes - at, paragraph, &next);
         j->bad = at;
-        if (n && j->records) code = encode_record(o, e, j, &record, text, n);
+        if (n && records) code = encode_record(o, e, j, record, text, n);
         else if (n) code = encode_document(o, e, j, text, n, true, true);
     }
+    return code;
+}
+
+static int encode_job(const struct corpus_options *o, struct encoder *e, struct job *j)
+{
+    bool text = j->container == CONTAINER_TEXT;
+    size_t bad = utf8_invalid(j->text, j->bytes);
+    struct text_record record = {0};
+    const char *nul = text ? memchr(j->text, 0, bad) : NULL;
+    j->bad = nul ? (size_t)(nul - j->text) : bad;
+    if (nul)
+        return error_set(&j->err, EXIT_FAILED, "remove it; is the file a text?", "a text has no NUL bytes");
+    if (bad < j->bytes)
+        return error_set(&j->err, EXIT_FAILED, "convert it: iconv -t UTF-8; unpack it if it is compressed",
+                         "byte 0x%02X is not UTF-8", (uint8_t)j->text[bad]);
+    j->bad = 0;
+    if (o->record.label && text)
+        return error_set(&j->err, EXIT_FAILED, "write the texts and their classes to a .jsonl file",
+                         "has no records, which --label requires");
+    if (text && o->documents == DOCUMENT_FILE)
+        return encode_document(o, e, j, j->text, j->bytes, j->begins, j->ends);
+    int code =
+        j->container == CONTAINER_VALUES ? encode_values(o, e, j, &record) : encode_lines(o, e, j, &record);
     text_record_free(&record);
-    if (!code && o->label) name_classes(j);
+    if (!code && o->record.label) name_classes(j);
     return code;
 }
 
@@ -175,6 +205,15 @@ static void *work(void *context)
     return NULL;
 }
 
+/* Returns the line of a position in a file. */
+static int line_of(const struct file_map *map, const char *at)
+{
+    int line = 1;
+    for (const char *p = (const char *)map->data; (p = memchr(p, '\n', (size_t)(at - p))) != NULL; p++)
+        line++;
+    return line;
+}
+
 /* Writes the oldest job's result once it is done. */
 static int write_oldest(struct corpus *c, const char *file, const struct file_map *map, struct error *err)
 {
@@ -185,11 +224,8 @@ static int write_oldest(struct corpus *c, const char *file, const struct file_ma
     c->written++;
     j->state = JOB_FREE;
     if (j->code) {
-        const char *end = j->text + j->bad, *begin = (const char *)map->data;
-        int line = 1;
-        for (const char *p = begin; (p = memchr(p, '\n', (size_t)(end - p))) != NULL; p++) line++;
         *err = j->err;
-        return error_at(err, file, line, 0);
+        return error_at(err, file, line_of(map, j->text + j->bad), 0);
     }
     struct corpus_result r = {.tokens = &j->tokens,
                               .pieces = j->pieces,
@@ -228,7 +264,7 @@ static size_t find_cut(const char *text, size_t bytes)
     return 0;
 }
 
-/* Returns the end of the next job; 0 with an error if a document is too long to be cut. */
+/* Returns the bytes of the next job; 0 with an error if a document is too long to be cut. */
 static size_t find_end(const char *text, size_t bytes, bool whole, bool paragraph, struct error *err)
 {
     if (bytes <= JOB_BYTES) return bytes;
@@ -249,10 +285,44 @@ static size_t find_end(const char *text, size_t bytes, bool whole, bool paragrap
     return 0;
 }
 
-static bool is_jsonl(const char *path)
+/* Returns the bytes of the next job of records that are no lines; 0 with an error at *bad. */
+static size_t find_values_end(const struct job *j, size_t left, const char **bad, struct error *err)
 {
-    size_t n = strlen(path);
-    return n > 6 && strcmp(path + n - 6, ".jsonl") == 0;
+    size_t begin, at = 0;
+    bool first = j->first;
+    for (int found; at < JOB_BYTES; first = false) {
+        found = text_container_next(j->text, left, at, j->array, first, &begin, &at, err);
+        *bad = j->text + begin;
+        if (found < 1) return found ? 0 : left;
+    }
+    return at;
+}
+
+/* Fills the job that begins at `at`, without `inside`; returns its bytes, 0 with an error. */
+static size_t fill_job(const struct corpus_options *o, struct job *j, const struct file_map *map, size_t at,
+                       const char *path, struct error *err)
+{
+    bool text = j->container == CONTAINER_TEXT;
+    const char *bad = NULL;
+    size_t left = map->bytes - at;
+    j->text = (const char *)map->data + at;
+    j->bytes = j->container == CONTAINER_VALUES
+                   ? find_values_end(j, left, &bad, err)
+                   : find_end(j->text, left, text && o->documents == DOCUMENT_FILE,
+                              text && o->documents == DOCUMENT_PARAGRAPH, err);
+    j->ends = j->bytes == left;
+    if (!j->bytes) error_at(err, path, bad ? line_of(map, bad) : 0, 0);
+    return j->bytes;
+}
+
+/* Waits until no thread reads the file of the jobs. */
+static void drop_jobs(struct corpus *c)
+{
+    pthread_mutex_lock(&c->lock);
+    c->begun = c->taken;
+    for (int64_t i = c->written; i < c->taken; i++)
+        while (c->jobs[i % c->ring].state != JOB_DONE) pthread_cond_wait(&c->done, &c->lock);
+    pthread_mutex_unlock(&c->lock);
 }
 
 static int encode_file(struct corpus *c, int64_t file, struct corpus_position from, struct error *err)
@@ -260,46 +330,41 @@ static int encode_file(struct corpus *c, int64_t file, struct corpus_position fr
     const struct corpus_options *o = c->o;
     const char *path = o->files[file];
     struct file_map map;
+    enum text_container container;
     int code = file_map_open(&map, path, err);
     if (code) return code;
-    bool records = is_jsonl(path), whole = !records && o->documents == DOCUMENT_FILE;
     size_t at = (size_t)from.offset,
            mark = map.bytes >= 3 && memcmp(map.data, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
+    const char *begin = (const char *)map.data + mark;
     bool inside = from.inside;
+    code = text_container(&container, path, begin, map.bytes - mark, err);
+    if (code) error_at(err, path, 0, 0);
+    bool whole = container == CONTAINER_TEXT && o->documents == DOCUMENT_FILE,
+         array = container == CONTAINER_VALUES && begin[strspn(begin, " \t\r\n")] == '[';
     if (at < mark) at = mark;
     while (!code && at < map.bytes) {
-        const char *text = (const char *)map.data + at;
-        size_t n = find_end(text, map.bytes - at, whole, o->documents == DOCUMENT_PARAGRAPH && !records, err);
+        if (c->begun - c->written == c->ring && (code = write_oldest(c, path, &map, err)) != 0) break;
+        struct job *j = &c->jobs[c->begun % c->ring];
+        j->container = container;
+        j->array = array;
+        j->first = at == mark;
+        j->begins = !inside;
+        size_t n = fill_job(o, j, &map, at, path, err);
         if (!n) {
-            code = error_at(err, path, 0, 0);
+            code = err->code;
             break;
         }
-        if (c->begun - c->written == c->ring) code = write_oldest(c, path, &map, err);
-        if (code) break;
-        struct job *j = &c->jobs[c->begun % c->ring];
-        bool ends = at + n == map.bytes;
-        j->text = text;
-        j->bytes = n;
-        j->records = records;
-        j->begins = !inside;
-        j->ends = ends;
-        inside = whole && !ends;
-        j->after = (struct corpus_position){ends ? file + 1 : file, ends ? 0 : (int64_t)(at + n), inside};
-        j->state = JOB_WAITS;
         at += n;
+        inside = whole && !j->ends;
+        j->after = (struct corpus_position){j->ends ? file + 1 : file, j->ends ? 0 : (int64_t)at, inside};
+        j->state = JOB_WAITS;
         pthread_mutex_lock(&c->lock);
         c->begun++;
         pthread_cond_signal(&c->work);
         pthread_mutex_unlock(&c->lock);
     }
     while (!code && c->written < c->begun) code = write_oldest(c, path, &map, err);
-    if (code) { /* no thread may read the file after this */
-        pthread_mutex_lock(&c->lock);
-        c->begun = c->taken;
-        for (int64_t i = c->written; i < c->taken; i++)
-            while (c->jobs[i % c->ring].state != JOB_DONE) pthread_cond_wait(&c->done, &c->lock);
-        pthread_mutex_unlock(&c->lock);
-    }
+    if (code) drop_jobs(c);
     file_map_close(&map);
     return code;
 }

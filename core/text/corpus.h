@@ -26,7 +26,7 @@ struct corpus_piece {
     int64_t count;
     bool label;
     bool ends;         /* the document */
-    const char *class; /* of a document that ends, with corpus_options.label; else NULL */
+    const char *class; /* of a document that ends, with a label in corpus_options; else NULL */
 };
 struct corpus_result {
     const struct token_list *tokens;
@@ -40,10 +40,9 @@ struct corpus_options {
     const struct tokenizer *tokenizer;
     char *const *files;
     int file_count, threads;
-    enum corpus_documents documents;  /* of text files */
-    int32_t end;                      /* token after each document but conversations; -1: none */
-    const struct chat_template *chat; /* NULL: conversations are refused */
-    const char *label;                /* key of the class of each record; NULL: none */
+    enum corpus_documents documents; /* of text files */
+    int32_t end;                     /* token after each document but conversations; -1: none */
+    struct text_record_options record;
     struct corpus_position from;
     /* Receives the results in order. An error ends the work. */
     int (*write)(void *context, const struct corpus_result *result, struct error *err);

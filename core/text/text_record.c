@@ -6,51 +6,6 @@
 
 #include <stdlib.h>
 
-#define TURN "<|im_start|>", "\n", "<|im_end|>", "\n"
-const struct chat_template chat_templates[] = {
-    {"chatml", "<|im_start|>", "</think>|You are", "", TURN, NULL, false, false},
-    {"qwen2", "<|im_start|>|You are a helpful assistant", "</think>|You are Qwen", "", TURN,
-     "You are a helpful assistant.", false, false},
-    {"qwen2.5", "<|im_start|>|You are Qwen, created by Alibaba Cloud", "</think>", "", TURN,
-     "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.", false, false},
-    {"qwen3", "<|im_start|>|</think>|enable_thinking", "You are", "", TURN, NULL, false, true},
-    {"llama3", "<|start_header_id|>|<|eot_id|>", "Cutting Knowledge Date", "<|begin_of_text|>",
-     "<|start_header_id|>", "<|end_header_id|>\n\n", "<|eot_id|>", "", NULL, true, false},
-    {0},
-};
-
-const struct chat_template *chat_template_named(const char *name)
-{
-    for (const struct chat_template *c = chat_templates; c->name; c++)
-        if (strcmp(c->name, name) == 0) return c;
-    return NULL;
-}
-
-/* Returns how many of the parts, separated by '|', the text has; *all is their number. */
-static int count_parts(const char *text, const char *parts, int *all)
-{
-    int found = 0;
-    *all = 0;
-    for (const char *p = parts; *p; ++*all) {
-        char part[64];
-        size_t n = 0;
-        /* the bars of a token are inside <| |> */
-        while (p[n] && !(p[n] == '|' && (n == 0 || p[n - 1] != '<') && p[n + 1] != '>')) n++;
-        snprintf(part, sizeof part, "%.*s", (int)n, p);
-        found += strstr(text, part) != NULL;
-        p += n + (p[n] == '|');
-    }
-    return found;
-}
-
-const struct chat_template *chat_template_like(const char *jinja)
-{
-    int all, none;
-    for (const struct chat_template *c = chat_templates; c->name; c++)
-        if (count_parts(jinja, c->has, &all) == all && count_parts(jinja, c->lacks, &none) == 0) return c;
-    return NULL;
-}
-
 /* ---- spans ---- */
 
 static void add_span(struct text_record *r, const char *text, size_t bytes, bool label)
@@ -119,40 +74,59 @@ static const char *after_last(const char *text, size_t bytes, const char *mark)
     return last;
 }
 
-/* Takes the thought from the answer, and writes it if the answer follows the last question: a given one in
- * one form, as a label; else an empty one if the answer is the last. */
-static void add_thought(struct text_record *r, const char **content, size_t *bytes, bool answers, bool last)
+struct turn {
+    const char *role, *content, *thought; /* thought: reasoning_content; NULL: none */
+    size_t bytes, thought_bytes;
+    bool learnt;        /* an answer that is a label */
+    bool answers, last; /* it follows the last question; it is the last message */
+};
+
+/* Takes the thought from the answer, and writes it where the template keeps it: a given one in one form, as a
+ * label, or an empty one. */
+static void add_thought(struct text_record *r, const struct chat_template *c, struct turn *t)
 {
-    const char *close = memmem(*content, *bytes, "</think>", 8), *thought = *content;
-    size_t length = close ? (size_t)(close - *content) : 0;
+    const char *close = t->thought ? NULL : memmem(t->content, t->bytes, "</think>", 8),
+               *thought = t->thought;
+    size_t length = t->thought_bytes;
+    bool after = c->thoughts == THOUGHTS_AFTER;
     if (close) {
-        const char *end = *content + *bytes, *open = after_last(thought, length, "<think>");
-        if (open) thought = open, length = (size_t)(close - open);
+        const char *end = t->content + t->bytes, *open;
+        length = (size_t)(close - t->content);
+        thought = t->content;
+        if ((open = after_last(thought, length, "<think>")) != NULL)
+            thought = open, length = (size_t)(close - open);
         trim_lines(&thought, &length, true);
-        *content = after_last(*content, *bytes, "</think>");
-        *bytes = (size_t)(end - *content);
-        trim_lines(content, bytes, false);
+        t->content = after_last(t->content, t->bytes, "</think>");
+        t->bytes = (size_t)(end - t->content);
+        trim_lines(&t->content, &t->bytes, false);
     }
-    if (!answers || (!last && !length)) return;
-    add_text(r, "<think>\n", close != NULL);
-    add_span(r, thought, length, close != NULL);
-    add_text(r, "\n</think>\n\n", close != NULL);
-    trim_lines(content, bytes, false);
+    if (!t->answers || (!after && !t->last && !length)) return;
+    bool label = t->learnt && (close || length);
+    if (after) trim(&thought, &length);
+    else trim_lines(&thought, &length, true);
+    add_text(r, "<think>\n", label);
+    add_span(r, thought, length, label);
+    add_text(r, "\n</think>\n\n", label);
+    if (!after) trim_lines(&t->content, &t->bytes, false);
 }
 
-/* answers: the turn follows the last question. */
-static void add_turn(struct text_record *r, const struct chat_template *c, const char *role,
-                     const char *content, size_t bytes, bool answers, bool last)
+static void add_turn(struct text_record *r, const struct chat_template *c, struct turn t)
 {
-    bool label = strcmp(role, "assistant") == 0;
-    if (c->trims) trim(&content, &bytes);
+    if (c->trims) trim(&t.content, &t.bytes);
     add_text(r, c->before, false);
-    add_text(r, role, false);
+    add_text(r, t.role, false);
     add_text(r, c->after, false);
-    if (label && c->thinks) add_thought(r, &content, &bytes, answers, last);
-    add_span(r, content, bytes, label);
-    add_text(r, c->end, label);
+    if (strcmp(t.role, "assistant") == 0 && c->thoughts != THOUGHTS_STAY) add_thought(r, c, &t);
+    add_span(r, t.content, t.bytes, t.learnt);
+    add_text(r, c->end, t.learnt);
     add_text(r, c->between, false);
+}
+
+static void add_system(struct text_record *r, const struct chat_template *c, const char *content,
+                       size_t bytes)
+{
+    if (content && (bytes || !c->drops_system))
+        add_turn(r, c, (struct turn){.role = "system", .content = content, .bytes = bytes});
 }
 
 void text_record_ask(struct text_record *r, const struct chat_template *c, const char *system,
@@ -163,16 +137,16 @@ void text_record_ask(struct text_record *r, const struct chat_template *c, const
     r->plain = false;
     if (!system) system = c->system;
     add_text(r, c->begin, false);
-    if (system) add_turn(r, c, "system", system, strlen(system), false, false);
-    add_turn(r, c, "user", question, strlen(question), false, false);
+    add_system(r, c, system, system ? strlen(system) : 0);
+    add_turn(r, c, (struct turn){.role = "user", .content = question, .bytes = strlen(question)});
     add_text(r, c->before, false);
     add_text(r, "assistant", false);
     add_text(r, c->after, false);
-    if (c->thinks) add_text(r, "<think>\n\n</think>\n\n", false);
+    add_text(r, c->opens, false);
 }
 
-/* Returns the number of the last question, no result of a tool; if there is none, of the last message. */
-static size_t last_question(json_t *messages)
+/* Returns the number of the last question, no result of a tool; if there is none, the number of messages. */
+static size_t last_question(const struct chat_template *c, json_t *messages)
 {
     static const char begin[] = "<tool_response>", end[] = "</tool_response>";
     size_t count = json_array_size(messages), b = sizeof begin - 1, e = sizeof end - 1;
@@ -182,48 +156,91 @@ static size_t last_question(json_t *messages)
                    *text = json_string_value(content);
         size_t n = json_string_length(content);
         if (!role || strcmp(role, "user") != 0 || !text) continue;
-        bool tool = n >= e && strncmp(text, begin, b) == 0 && memcmp(text + n - e, end, e) == 0;
+        if (c->trims) trim(&text, &n);
+        bool tool = n >= b && n >= e && memcmp(text, begin, b) == 0 && memcmp(text + n - e, end, e) == 0;
         if (!tool) return i;
     }
-    return count - 1;
+    return count;
+}
+
+/* Reads whether an answer is learnt: "weight": 0 (OpenAI) or "train": false takes its labels away. */
+static int read_learnt(struct turn *t, json_t *message, size_t i, struct error *err)
+{
+    json_t *weight = json_object_get(message, "weight"), *train = json_object_get(message, "train");
+    bool answer = strcmp(t->role, "assistant") == 0, set = !json_is_null(weight) && weight,
+         chosen = !json_is_null(train) && train;
+    double value = set ? json_number_value(weight) : answer;
+    if ((set && (!json_is_number(weight) || (value != 0 && value != 1))) ||
+        (chosen && !json_is_boolean(train)))
+        return error_set(err, EXIT_FAILED, "an answer is learnt as a whole or not: \"weight\": 0 or 1",
+                         "message %zu: %s is neither 0 nor 1, nor true or false", i,
+                         set ? "weight" : "train");
+    if (!answer && ((set && value != 0) || json_is_true(train)))
+        return error_set(err, EXIT_FAILED, "write the texts to learn as answers of the assistant",
+                         "message %zu: %s is set, but only the assistant's are learnt", i,
+                         set && value != 0 ? "weight" : "train");
+    t->learnt = answer && value != 0 && !json_is_false(train);
+    return 0;
 }
 
 static int read_message(struct text_record *r, const struct chat_template *c, json_t *messages, size_t i,
                         size_t question, struct error *err)
 {
     static const char *const roles[] = {"system", "user", "assistant"};
-    json_t *message = json_array_get(messages, i), *content = json_object_get(message, "content");
-    const char *role = json_string_value(json_object_get(message, "role"));
-    bool known = false, ours = i == 0 && role && strcmp(role, "system") == 0;
-    for (int k = 0; k < 3; k++) known |= role && strcmp(roles[k], role) == 0;
-    if (!known)
+    json_t *message = json_array_get(messages, i), *content = json_object_get(message, "content"),
+           *thought = json_object_get(message, "reasoning_content");
+    struct turn t = {.role = json_string_value(json_object_get(message, "role")),
+                     .content = json_string_value(content),
+                     .bytes = json_string_length(content),
+                     .thought = json_string_value(thought),
+                     .thought_bytes = json_string_length(thought),
+                     .answers = i > question,
+                     .last = i + 1 == json_array_size(messages)};
+    int role = 0;
+    while (role < 3 && !(t.role && strcmp(roles[role], t.role) == 0)) role++;
+    if (role == 3)
         return error_set(err, EXIT_FAILED, "supported: system, user, assistant",
-                         "message %zu has the role '%.40s'", i, role ? role : "");
-    if (!json_is_string(content) || json_array_size(json_object_get(message, "tool_calls")))
+                         "message %zu has the role '%.40s'", i, t.role ? t.role : "");
+    if (!t.content || json_array_size(json_object_get(message, "tool_calls")))
         return error_set(err, EXIT_FAILED, "write the message as text",
                          "message %zu: content is no string, or it has tool_calls", i);
-    if (i == 0 && c->system && !ours) add_turn(r, c, "system", c->system, strlen(c->system), false, false);
-    add_turn(r, c, role, json_string_value(content), json_string_length(content), i > question,
-             i + 1 == json_array_size(messages));
+    if (role == 0 && i && c->strict)
+        return error_set(err, EXIT_FAILED, "begin the conversation with it",
+                         "message %zu is the system's, which template %s permits first only", i, c->name);
+    if (t.thought_bytes && (role != 2 || c->thoughts == THOUGHTS_STAY))
+        return error_set(err, EXIT_FAILED, "remove it, or write it into content",
+                         "message %zu has reasoning_content, which template %s does not write", i, c->name);
+    int code = read_learnt(&t, message, i, err);
+    if (code) return code;
+    if (i == 0 && role) add_system(r, c, c->system, c->system ? strlen(c->system) : 0);
+    if (i == 0 && !role) add_system(r, c, t.content, t.bytes);
+    else add_turn(r, c, t);
     return 0;
 }
 
-static int read_messages(struct text_record *r, const struct chat_template *c, json_t *messages,
+static int read_messages(struct text_record *r, const struct text_record_options *o, json_t *messages,
                          struct error *err)
 {
-    size_t question = last_question(messages);
+    const struct chat_template *c = o->chat;
+    size_t count = json_array_size(messages);
     int code = 0;
+    if (!c && o->no_chat) *err = *o->no_chat;
     if (!c)
-        return error_set(err, EXIT_FAILED, "give --template, or the tokenizer of a chat model",
-                         "messages require a chat template");
+        return o->no_chat ? err->code
+                          : error_set(err, EXIT_FAILED, "give --template, or the tokenizer of a chat model",
+                                      "messages require a chat template");
+    size_t question = last_question(c, messages);
+    if (question == count && c->strict)
+        return error_set(err, EXIT_FAILED, "remove the record",
+                         "no message is a question of the user, which template %s requires", c->name);
+    if (question == count) question = count - 1;
     add_text(r, c->begin, false);
-    for (size_t i = 0; i < json_array_size(messages) && !code; i++)
-        code = read_message(r, c, messages, i, question, err);
+    for (size_t i = 0; i < count && !code; i++) code = read_message(r, c, messages, i, question, err);
     for (int64_t i = 0; i < r->count && !code; i++)
         if (r->spans[i].label) return 0;
     return code ? code
                 : error_set(err, EXIT_FAILED, "remove the record",
-                            "no message is the assistant's: nothing to learn");
+                            "no message is an answer of the assistant to learn");
 }
 
 /* Reads a class: a name, a number from 0 on, or true or false. */
@@ -248,9 +265,10 @@ static int read_class(struct text_record *r, const json_t *root, const char *key
                      "a record has no class under \"%.40s\"", key);
 }
 
-int text_record_read(struct text_record *r, const char *line, size_t bytes, const struct chat_template *chat,
-                     const char *label, struct error *err)
+int text_record_read(struct text_record *r, const char *line, size_t bytes,
+                     const struct text_record_options *options, struct error *err)
 {
+    const char *label = options->label;
     json_error_t why;
     json_t *root = json_parse(line, bytes, JSON_ALLOW_NUL, &why), *text = json_object_get(root, "text"),
            *messages = json_object_get(root, "messages"), *prompt = json_object_get(root, "prompt"),
@@ -267,7 +285,7 @@ int text_record_read(struct text_record *r, const char *line, size_t bytes, cons
     else if (label) {
         add_span(r, json_string_value(text), json_string_length(text), true);
         code = read_class(r, root, label, err);
-    } else if (json_is_array(messages)) code = read_messages(r, chat, messages, err);
+    } else if (json_is_array(messages)) code = read_messages(r, options, messages, err);
     else if (json_is_string(prompt) && json_is_string(completion)) {
         add_span(r, json_string_value(prompt), json_string_length(prompt), false);
         add_span(r, json_string_value(completion), json_string_length(completion), true);

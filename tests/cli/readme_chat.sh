@@ -25,9 +25,10 @@ END
 cp tokens/tokenizer.json Qwen3-0.6B/
 python3 - <<'END'
 import json
-turn = "{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}"
-thought = "{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}"
-open("Qwen3-0.6B/chat_template.jinja", "w").write("{%- for message in messages %}" + turn + "{%- endfor %}" + thought)
+# ChatML's own template, of which meopt knows the checksum
+turn = "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
+end = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+open("Qwen3-0.6B/chat_template.jinja", "w").write("{% for message in messages %}" + turn + "{% endfor %}" + end)
 json.dump({"eos_token": "<|endoftext|>"}, open("Qwen3-0.6B/tokenizer_config.json", "w"))
 END
 sed -n '/^From conversations/,/^`lora.rank/s/^    //p' "$MEOPT_SOURCE/README.md" | sed 's/  .*//' >"$dir/lines"

@@ -38,6 +38,21 @@ out, told = json.loads(open("out").read()), json.load(open("cases.json"))
 assert out["documents"] == told["documents"] == sum(1 for r in rows if r)
 assert out["tokens"] == told["tokens"] == sum(len(r) + 1 for r in rows if r) and told["end"] == 0 and len(told["sha256"]) == 64
 PYTHON
+# The same records in other containers, of more than one job: one array, an object after the other, names in capitals, no name for it.
+python3 - <<'PYTHON'
+import json
+lines = open("cases.jsonl", encoding="utf-8").read() * 40
+records = [json.loads(line) for line in lines.splitlines()]
+for name, text in {"many.jsonl": lines, "lines.JSONL": lines, "lines.ndjson": lines, "lines.json": lines, "lines.txt": lines,
+                   "array.json": json.dumps(records, indent=1), "array.txt": "\n [" + ",\n".join(map(json.dumps, records)) + "]\n",
+                   "objects.json": "\n".join(json.dumps(r, indent=2) for r in records)}.items():
+    open(name, "w", encoding="utf-8").write(text)
+PYTHON
+"$MEOPT" tokenize many.jsonl --tokenizer "$tokenizers/qwen.json" -o many >out || fail "many"
+for file in lines.JSONL lines.ndjson lines.json lines.txt array.json array.txt objects.json; do
+    "$MEOPT" tokenize $file --tokenizer "$tokenizers/qwen.json" --threads 3 -o "of-$file" >out || fail "$file"
+    cmp many.bin "of-$file.bin" && cmp many.idx "of-$file.idx" || fail "$file: different tokens"
+done
 # Documents of a text, and threads.
 printf 'one\r\ntwo\n\n\n three\nfour' >small.txt
 for documents in file line paragraph; do
@@ -55,7 +70,14 @@ PYTHON
 # Conversations: the text of the template, and labels on the assistant's turns alone, also when stopped in between.
 mkdir chat
 cp "$tokenizers/qwen.json" chat/tokenizer.json
-echo '{"chat_template": "{% for m in messages %}<|im_start|>{{m.role}}...<|im_end|>{% endfor %}", "eos_token": "<|im_end|>"}' >chat/tokenizer_config.json
+python3 - <<'PYTHON'
+import json
+# ChatML's own, of which meopt knows the checksum
+turn = "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
+template = "{% for message in messages %}" + turn + "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+json.dump({"chat_template": template, "eos_token": "<|im_end|>", "bos_token": "<|endoftext|>", "model_max_length": int(1e30)},
+          open("chat/tokenizer_config.json", "w"))
+PYTHON
 cat >chats.jsonl <<'JSONL'
 {"text": "plain text"}
 {"messages": [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "\nHello"}, {"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}]}
@@ -97,6 +119,22 @@ assert list(documents("qwen2")) == [("<|im_start|>system\nYou are a helpful assi
                                      "<|im_start|>assistant\nYes<|im_end|>\n", "Yes<|im_end|>")]
 assert list(documents("qwen3")) == [("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\nYes<|im_end|>\n",
                                      "Yes<|im_end|>")]
+PYTHON
+# What a record says of its answers: no label where it says so, thoughts where the template writes them; bos_token.
+cat >said.jsonl <<'JSONL'
+{"id": 7, "messages": [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A", "weight": 0}, {"role": "user", "content": "R"}, {"role": "assistant", "content": "B", "weight": 1}]}
+{"messages": [{"role": "user", "content": "Q", "train": false}, {"role": "assistant", "content": "A", "train": false}, {"role": "user", "content": "R"}, {"role": "assistant", "content": "B", "train": true}]}
+JSONL
+printf '{"messages": [{"role": "user", "content": "Q"}, {"role": "assistant", "reasoning_content": "\\nHm.", "content": "A", "tool_calls": []}], "tools": []}\n' >thought.jsonl
+"$MEOPT" tokenize said.jsonl --tokenizer chat -o said >out || fail said
+"$MEOPT" tokenize thought.jsonl --tokenizer chat --template qwen3 -o thought >out || fail thought
+"$MEOPT" tokenize turn.jsonl --tokenizer chat --template chatml-bos -o begins >out || fail begins
+python3 - <<'PYTHON' || fail "what records say"
+from labels import *
+assert [l for _, l in documents("said")] == ["B<|im_end|>"] * 2, list(documents("said"))
+assert list(documents("thought")) == [("<|im_start|>user\nQ<|im_end|>\n<|im_start|>assistant\n<think>\nHm.\n</think>\n\nA<|im_end|>\n",
+                                       "<think>\nHm.\n</think>\n\nA<|im_end|>")], list(documents("thought"))
+assert list(documents("begins"))[0][0].startswith("<|endoftext|><|im_start|>user\nHi")
 PYTHON
 # Stopped and resumed: the same bytes.
 for i in 1 2 3 4 5; do cat big.txt; done >bigger.txt
@@ -159,6 +197,22 @@ refused 1 'cut.jsonl:3' cut.jsonl --tokenizer "$tokenizers/qwen.json" -o x
 refused 1 'role.jsonl:1' role.jsonl --tokenizer chat -o x
 refused 1 'user.jsonl:1' user.jsonl --tokenizer chat -o x
 refused 1 'turn.jsonl:1' turn.jsonl --tokenizer "$tokenizers/qwen.json" -o x
+refused 1 'reasoning_content' thought.jsonl --tokenizer chat -o x
+refused 2 'bos_token' turn.jsonl --tokenizer "$tokenizers/qwen.json" --template lfm2 -o x
+mkdir other # a template that is no published one: only what needs it is refused
+cp chat/*.json other
+printf '{# <|im_start|> #}{%% for m in messages %%}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{%% endfor %%}' >other/chat_template.jinja
+refused 1 'turn.jsonl:1.*chat_template.jinja' turn.jsonl --tokenizer other -o x
+"$MEOPT" tokenize turn.jsonl --tokenizer other --template chatml -o other-named >out || fail "--template"
+"$MEOPT" tokenize small.txt --tokenizer other -o other-text >out || fail "a text with an unknown template"
+for wrong in 'weight 0.5' 'weight "1"' 'train 1'; do
+    printf '{"messages": [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A", "%s": %s}]}\n' "${wrong% *}" "${wrong#* }" >wrong.jsonl
+    refused 1 "wrong.jsonl:1.*${wrong% *}" wrong.jsonl --tokenizer chat -o x
+done
+printf '{"messages": [{"role": "user", "content": "Q", "train": true}, {"role": "assistant", "content": "A"}]}\n' >wrong.jsonl
+refused 1 'train' wrong.jsonl --tokenizer chat -o x
+printf '{"messages": [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A", "weight": 0}]}\n' >wrong.jsonl
+refused 1 'wrong.jsonl:1' wrong.jsonl --tokenizer chat -o x
 names=$("$MEOPT" tokenize --help | sed -n 's/^ *--template .*: //p' | tr '|' ' ')
 [ "${names#chatml }" != "$names" ] || fail "the names of templates: $names"
 for name in $names; do # each is a row: the tokens of another one are not in this tokenizer
@@ -167,6 +221,18 @@ for name in $names; do # each is a row: the tokens of another one are not in thi
     [ $code = 0 ] || { [ "$name" = llama3 ] && [ $code = 2 ]; } || fail "--template $name: $code"
 done
 refused 2 'llama3' turn.jsonl --tokenizer chat --template llama3 -o x
+printf 'text,label\na,1\n' >table.csv
+printf 'a\n\0b\n' >nul.txt
+printf 'ARROW1\0\0' >table.data
+printf 'PAR1' >table.txt
+printf '[{"text":"a"},\n{"text":"b"}' >open.json
+printf '[{"text":"a"}]\n[]' >after.json
+printf '["a"]' >texts.json
+printf '{"text":"a"}\n{"text":' >half.json
+printf 'a text' >text.json
+for wrong in table.csv table.data table.txt nul.txt:2 open.json:2 after.json:2 texts.json:1 half.json:2 text.json; do
+    refused 1 "$wrong" "${wrong%:*}" --tokenizer "$tokenizers/qwen.json" -o x
+done
 refused 1 'bytes.txt:2' bytes.txt --tokenizer "$tokenizers/qwen.json" -o x
 refused 1 'text' empty.txt --tokenizer "$tokenizers/qwen.json" -o x
 refused 1 'absent.txt' absent.txt --tokenizer "$tokenizers/qwen.json" -o x

@@ -14,10 +14,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     if (!bytes) return 0;
     int rows = 0;
     while (chat_templates[rows].name) rows++;
-    const struct chat_template *chat =
-        data[0] % (rows + 1) < rows ? &chat_templates[data[0] % (rows + 1)] : NULL;
+    int row = data[0] % (rows + 1);
+    struct chat_template chat = chat_templates[row];
+    if (!chat.begin) chat.begin = "<s>";
     const char *label = data[0] & 0x80 ? "label" : NULL;
-    if (text_record_read(&r, (const char *)data + 1, bytes - 1, chat, label, &err) == 0) {
+    const struct text_record_options o = {.chat = row < rows ? &chat : NULL, .label = label};
+    if (text_record_read(&r, (const char *)data + 1, bytes - 1, &o, &err) == 0) {
         if (label && (!r.class.count || memchr(r.class.data, 0, r.class.count))) abort();
         for (int64_t i = 0; i < r.count; i++) {
             if (r.spans[i].begin != end || r.spans[i].end <= end || r.spans[i].end > r.text.count) abort();

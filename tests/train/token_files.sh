@@ -83,3 +83,43 @@ awk 'BEGIN { for (i = 0; i < 90; i++) printf "%c%c", 65 + i % 9, i == 60 ? 5 : 1
 train 7 one --workers 2 data.root=one.bin model.vocabulary=512
 says one.bin 'token 60 (byte 120)' 512
 [ ! -d one/ckpt ] || fail "a checkpoint after a bad token"
+
+# A text is no data of a model with another vocabulary, wherever it is named; of a small one the tokens are counted.
+printf '{"messages": [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A, and B, and C"}]}\n%.0s' 1 2 3 4 5 6 >chats.jsonl
+sed 's|uint16.bin|chats.jsonl|' c.yaml >text.yaml
+for command in 'config check --data' plan 'train --name text --no-dashboard'; do
+    got=0
+    # shellcheck disable=SC2086
+    "$MEOPT" $command text.yaml >out 2>log || got=$?
+    [ "$got" = 7 ] || fail "$command of a text: $got"
+    says chats.jsonl 65536 tokenize
+done
+train 7 scored data.val=chats.jsonl train.eval_every=1 data.root=one.bin
+says chats.jsonl
+train 7 short data.root=one.bin model.context=40
+says '90 tokens' ' 2 samples' 'of 40' 'of 8' model.context
+
+# Parts of the files of meopt tokenize: each that is lost is missed.
+mkdir chat
+cp "$MEOPT_SOURCE/tests/data/tokenizers/qwen.json" chat/tokenizer.json
+for i in 1 2 3 4 5 6 7 8; do cat chats.jsonl; done >many.jsonl
+"$MEOPT" tokenize many.jsonl --tokenizer chat --template chatml -o kept >out 2>&1 || fail "tokenize: $(cat out)"
+grep -q '"type": "uint16"' kept.json || fail "the type in kept.json"
+for lost in idx labels; do
+    rm -f part.*
+    for end in bin idx labels json; do [ $end = $lost ] || cp kept.$end part.$end; done
+    train 3 "lost-$lost" data.root=part.bin
+    says part.bin ".$lost"
+done
+cp kept.idx part.idx
+cp kept.labels part.labels
+train 0 nothing-lost data.root=part.bin
+! grep -q assumed log || fail "something is assumed of whole files"
+rm part.json part.labels
+train 0 assumed data.root=part.bin
+says assumed
+"$MEOPT" tokenize chats.jsonl --tokenizer chat --template chatml -o other >out 2>&1 || fail "tokenize: $(cat out)"
+cp other.json part.json
+cp kept.labels part.labels
+train 3 other data.root=part.bin
+says part.bin .json

@@ -2,6 +2,7 @@
 #include "core/base/error.h"
 #include "core/base/platform.h"
 #include "core/base/file.h"
+#include "core/base/json.h"
 
 #include <signal.h>
 #include <pthread.h>
@@ -119,6 +120,30 @@ static void threads_of_our_own_leave_signals_to_the_program(void **state)
                 sigismember(&inside, SIGUSR1));
 }
 
+/* What Python's json writes of 1e30; integers that fit stay integers, texts stay as they are. */
+static void long_integers_of_json_are_real(void **state)
+{
+    static const char text[] =
+        "{\"a\":1000000000000000019884624838656,\"b\":-1000000000000000019884624838656,"
+        "\"c\":9223372036854775807,\"d\":9223372036854775808,\"e\":\"\\\"1000000000000000019884\","
+        "\"f\":[0.1000000000000000019884624838656,1e5,true,null,12],\"g\":-9223372036854775807}";
+    (void)state;
+    json_t *root = json_parse(text, strlen(text), 0, NULL);
+    assert_non_null(root);
+    assert_true(json_real_value(json_object_get(root, "a")) == 1e30);
+    assert_true(json_real_value(json_object_get(root, "b")) == -1e30);
+    assert_true(json_integer_value(json_object_get(root, "c")) == INT64_MAX);
+    assert_true(json_real_value(json_object_get(root, "d")) == 9223372036854775808.0);
+    assert_string_equal(json_string_value(json_object_get(root, "e")), "\"1000000000000000019884");
+    assert_true(json_real_value(json_array_get(json_object_get(root, "f"), 0)) ==
+                0.1000000000000000019884624838656);
+    assert_true(json_is_integer(json_array_get(json_object_get(root, "f"), 4)));
+    assert_true(json_integer_value(json_object_get(root, "g")) == -INT64_MAX);
+    json_decref(root);
+    json_error_t why;
+    assert_null(json_parse("[1e999]", 7, 0, &why)); /* no double */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -126,6 +151,7 @@ int main(void)
         cmocka_unit_test(errors_escape_control_characters),
         cmocka_unit_test(names_of_files_forge_no_line),
         cmocka_unit_test(crc32c_equals_rfc3720),
+        cmocka_unit_test(long_integers_of_json_are_real),
         cmocka_unit_test(crc32c_of_much_is_that_of_its_bytes_one_by_one),
         cmocka_unit_test(atomic_write_keeps_mode_and_symlink),
     };

@@ -125,6 +125,7 @@ static void check_order(const char *path, enum token_form form, int modulus)
     o.tokens = form;
     o.shuffle = false;
     o.joined = true;
+    o.vocabulary = modulus;
     struct data *d = open_data(&o);
     assert_int_equal(data_tokens(d), TOKENS);
     assert_int_equal(data_images(d), (TOKENS - 1) / 16);

@@ -28,7 +28,7 @@ static void check_labels(const struct text_record *r, json_t *labels, int line)
     if (label != json_array_size(labels)) fail_msg("chats.jsonl:%d: %zu labels", line, label);
 }
 
-/* Returns the template of the line. */
+/* Returns the template of the line. A null text: the template refuses the conversation. */
 static const struct chat_template *check_line(const char *text, size_t bytes, int line)
 {
     struct text_record r = {0};
@@ -36,15 +36,18 @@ static const struct chat_template *check_line(const char *text, size_t bytes, in
     json_t *row = json_parse(text, bytes, JSON_ALLOW_NUL, NULL), *whole = json_object_get(row, "text");
     const struct chat_template *c = chat_template_named(json_string_value(json_object_get(row, "template")));
     assert_non_null(c);
+    struct chat_template chat = *c;
+    if (!chat.begin) chat.begin = "<|begin_of_text|>";
+    const struct text_record_options o = {.chat = &chat};
     json_t *record = json_pack("{s:O}", "messages", json_object_get(row, "messages"));
     char *written = json_dumps(record, JSON_COMPACT);
-    if (text_record_read(&r, written, strlen(written), c, NULL, &err))
-        fail_msg("chats.jsonl:%d: %s", line, err.what);
-    if (r.text.count != json_string_length(whole) ||
-        memcmp(r.text.data, json_string_value(whole), r.text.count) != 0)
+    int code = text_record_read(&r, written, strlen(written), &o, &err);
+    if (!code == json_is_null(whole)) fail_msg("chats.jsonl:%d: %s", line, code ? err.what : "not refused");
+    if (!code && (r.text.count != json_string_length(whole) ||
+                  memcmp(r.text.data, json_string_value(whole), r.text.count) != 0))
         fail_msg("chats.jsonl:%d: %s: '%.*s', expected '%s'", line, c->name, (int)r.text.count, r.text.data,
                  json_string_value(whole));
-    check_labels(&r, json_object_get(row, "labels"), line);
+    if (!code) check_labels(&r, json_object_get(row, "labels"), line);
     free(written);
     json_decref(record);
     json_decref(row);
