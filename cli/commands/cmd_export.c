@@ -15,6 +15,7 @@
 #include "core/nn/metadata.h"
 #include "core/nn/rename_keys.h"
 #include "core/run/checkpoint.h"
+#include "core/train/class_order.h"
 #include "core/train/experiment.h"
 #include "core/train/trainer.h"
 
@@ -215,10 +216,17 @@ static int write_rows(const struct task *t, const struct rename_keys *r, struct 
     struct metadata metadata = {.metadata = {"format", "pt"}};
     if (t->described) metadata_make(&metadata, &t->model_shape, true);
     if (t->format == FORMAT_HF) return write_directory(t, r, metadata.metadata, err);
-    return is_pt(t)
-               ? weights_write_pt(t->out, rename_keys_rows(r), rename_keys_count(r), metadata.metadata, err)
-               : weights_write_safetensors(t->out, rename_keys_rows(r), rename_keys_count(r),
-                                           metadata.metadata, err);
+    char *classes = t->classes && !t->no_head ? json_text(t->classes, JSON_COMPACT) : NULL;
+    int last = 0;
+    while (metadata.metadata[last]) last++;
+    metadata.metadata[last] = classes ? CLASSES_METADATA : NULL;
+    metadata.metadata[last + 1] = classes;
+    int code =
+        is_pt(t) ? weights_write_pt(t->out, rename_keys_rows(r), rename_keys_count(r), metadata.metadata, err)
+                 : weights_write_safetensors(t->out, rename_keys_rows(r), rename_keys_count(r),
+                                             metadata.metadata, err);
+    free(classes);
+    return code;
 }
 
 /* Refuses to overwrite the original of --merge. */

@@ -59,6 +59,14 @@ uint32_t preprocess_hash(const struct preprocess *how, int64_t side);
 size_t preprocess_bytes(const struct preprocess *how, int64_t side);
 int preprocess_resized(const struct preprocess *how, int64_t side);
 
+/* Names of classes in the order of their numbers, as a classifier has them (labels.h). */
+struct class_names {
+    char **names;
+    int64_t count;
+    char *from;      /* the file that has them, for messages */
+    bool classifier; /* it has a classifier of as many classes, which the data must match */
+};
+
 struct image_list;
 struct data_options {
     const char *root;
@@ -87,6 +95,9 @@ struct data_options {
     bool labels;            /* read the class of each image, or of each document (labels.h) */
     bool validation;        /* the part for validation of a root with several parts */
     const struct data *classes; /* the training images, whose classes these have; NULL: their own */
+    /* order of the classes, with `classes` NULL; NULL: as labels.h says. Not used after the list was read */
+    const struct class_names *order;
+    bool partly; /* the data may have some classes of the order alone */
     struct image_list *list;    /* the images, if they are listed already: taken over; NULL or empty: not */
     /* Token files instead of images (token_loader.h) */
     enum token_form tokens; /* format of the files; TOKENS_NONE: images */

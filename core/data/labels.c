@@ -9,11 +9,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { SHOWN = 5 };
-
 void label_names_add(struct label_names *names, const char *name)
 {
-    if (names->count++ >= SHOWN) return;
+    if (names->count++ >= LABEL_NAMES_SHOWN) return;
     char *longer = xasprintf("%s%s%s", names->text ? names->text : "", names->text ? ", " : "", name);
     free(names->text);
     names->text = longer;
@@ -24,7 +22,7 @@ void label_names_report(struct label_names *names, const char *what, char **text
     if (names->count) {
         char *longer =
             xasprintf("%s%s%lld %s: %s%s", *text ? *text : "", *text ? "; " : "", (long long)names->count,
-                      what, names->text, names->count > SHOWN ? ", ..." : "");
+                      what, names->text, names->count > LABEL_NAMES_SHOWN ? ", ..." : "");
         free(*text);
         *text = longer;
     }
@@ -104,6 +102,7 @@ void label_add_numbers(struct image_list *list)
         char name[16];
         label_add_class(list, name, (size_t)snprintf(name, sizeof name, "%d", i));
     }
+    list->numbered = true;
 }
 
 /* ---- Directories ---- */
@@ -177,8 +176,7 @@ static int label_directories(struct image_list *list, const char *root, struct e
 static int label_cifar(struct image_list *list)
 {
     for (int64_t i = 0; i < list->count; i++) list->labels[i] = image_place(list->names[i]).label;
-    list->classes_from =
-        xasprintf(_("%d classes: %s, %s, ..."), list->class_count, list->classes[0], list->classes[1]);
+    list->classes_from = xasprintf(_("%d classes of CIFAR"), list->class_count);
     return 0;
 }
 
@@ -265,7 +263,7 @@ static int read_labels(struct image_list *list, const struct data_options *o, st
                                      : label_directories(list, o->root, err);
     if (code) return err->file[0] ? code : (error_at(err, o->root, 0, 0), code);
     if (o->classes) code = adopt_classes(list, data_list(o->classes), err);
-    else {
+    else if ((code = label_adopt_order(list, o, err)) == 0 && !o->validation) {
         uint8_t *used = used_classes(list);
         int32_t kinds = 0, last = 0;
         for (int32_t i = 0; i < list->class_count; i++)

@@ -92,11 +92,25 @@ struct above {
     const struct above *up;
 };
 
+void image_list_report_classes(const struct image_list *list, const char *root)
+{
+    enum { NAMED = 5, NAME_BYTES = 48 };
+    char names[NAMED * (NAME_BYTES + 2)] = "", name[NAME_BYTES];
+    size_t n = 0;
+    if (!list->classes_from) return;
+    for (int32_t i = 0; i < list->class_count && i < NAMED; i++)
+        n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", i ? ", " : "",
+                              name_printable(name, sizeof name, list->classes[i]));
+    log_info("%s: %s, %s: %s%s", root, list->classes_from,
+             list->ordered_by ? list->ordered_by : list->numbered ? _("in order") : _("sorted by name"), names,
+             list->class_count > NAMED ? ", ..." : "");
+}
+
 void image_list_report(const struct image_list *list, const char *root)
 {
     if (list->chosen) log_info("%s (change with data.include and data.exclude)", list->chosen);
     if (list->unread) log_info("not read in %s: %s", root, list->unread);
-    if (list->classes_from) log_info("%s: %s", root, list->classes_from);
+    image_list_report_classes(list, root);
     if (list->outside) log_warn("%s: %s", root, list->outside);
 }
 
@@ -530,6 +544,7 @@ void image_list_free(struct image_list *list)
     for (int64_t i = 0; i < list->sidecar_count; i++) free(list->sidecars[i].key);
     free(list->sidecars);
     free(list->classes_from);
+    free(list->ordered_by);
     free(list->outside);
     free(list->chosen);
     free(list->unread);

@@ -44,7 +44,9 @@ struct image_list {
     int32_t class_count;
     struct image_sidecar *sidecars; /* (sidecar_count) .cls members of archives, with search.labels */
     int64_t sidecar_count;
+    bool numbered;      /* labels are numbers of classes, whose names are these numbers */
     char *classes_from; /* description of where the classes come from */
+    char *ordered_by;   /* of their order; NULL: the one of the data */
     char *outside;      /* description of images and classes left out; NULL: none */
 };
 /* Returns the number of labels, if there are any. */
@@ -111,5 +113,6 @@ void image_list_subset(struct image_list *list, int64_t count, uint64_t seed);
 void image_list_free(struct image_list *list);
 /* Logs which files are read, and which are not. */
 void image_list_report(const struct image_list *list, const char *root);
+void image_list_report_classes(const struct image_list *list, const char *root);
 
 #endif

@@ -5,6 +5,7 @@
 #include "core/base/log.h"
 #include "core/data/labels.h"
 #include "core/run/change.h"
+#include "core/train/class_order.h"
 #include "core/train/experiment.h"
 #include "core/train/meta.h"
 
@@ -295,7 +296,11 @@ static int compare_images(const struct run *run, const json_t *meta, const struc
     struct image_comparison c = {"data", "data.root", "images", config->data.root,
                                  meta,   force,       report,   changed};
     if (json_object_get(meta, "data_crc32c")) {
-        code = image_list_open(&list, &options, err);
+        struct class_names order;
+        code = class_order_read(&order, config, run->directory, err);
+        options.order = &order;
+        if (!code) code = image_list_open(&list, &options, err);
+        class_order_free(&order);
         if (code) return code;
         code = compare_list(&c, run, &list, err);
         if (!code) code = compare_classes(&c, &list, err);
