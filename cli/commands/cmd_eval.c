@@ -124,15 +124,15 @@ static int open_root(struct eval *e, struct image_list *list, struct error *err)
     return e->config.data.root[0] ? train_open_data(&e->train, &e->config, e->run, &options, err) : 0;
 }
 
-/* Refuses classes of data.val that have no known order: they are those of the classifier if it has as many. */
+/* Refuses classes of data.val without a known order, unless the classifier has as many. */
 static int check_classes(const struct eval *e, struct error *err)
 {
     int64_t classes = e->trainer->student->out_width, found = data_classes(e->data.val);
     bool known = !e->trainer->objective->classes || e->train || e->order.count;
     if (known || classes == found || (data_list(e->data.val)->numbered && found < classes)) return 0;
     error_set(err, EXIT_CONFIG, "set data.root to the images of training",
-              "data.val has %lld classes and the classifier %lld, whose names are not known", (long long)found,
-              (long long)classes);
+              "data.val has %lld classes and the classifier %lld, whose names are not known",
+              (long long)found, (long long)classes);
     return error_at(err, e->config.data.val, 0, 0);
 }
 

@@ -5,7 +5,7 @@
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/compare/published.h"
-#include "core/data/list.h"
+#include "core/data/labels.h"
 #include "core/device/bench.h"
 #include "core/train/experiment.h"
 #include "core/train/trainer.h"
@@ -102,7 +102,8 @@ static int count_images(struct plan_report *r, struct error *err)
     struct data *data;
     int code;
     if (!options.tokens) {
-        code = image_list_read(&list, c->data.root, c->data.include, c->data.exclude, err);
+        options.labels = false;
+        code = image_list_open(&list, &options, err);
         if (code) return code;
         r->images = list.count;
         image_list_free(&list);

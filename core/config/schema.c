@@ -216,10 +216,11 @@ const struct config_key config_keys[] = {
         "CSV list of images and their classes, or coarse for CIFAR-100's superclasses: see CLASSES; not set: "
         "directories or archives name the classes",
         data.labels),
-    CHOICE("data.class_order", data_class_order, "auto", "train",
-           "auto: classes that have the names in the checkpoint's config.json (id2label) are numbered as there, "
-           "others by the order of their names; sorted: always by the order of their names",
-           data.class_order),
+    CHOICE(
+        "data.class_order", data_class_order, "auto", "train",
+        "auto: classes that have the names in the checkpoint's config.json (id2label) are numbered as there, "
+        "others by the order of their names; sorted: always by the order of their names",
+        data.class_order),
     PATH("data.val", "train",
          "images for validation: a directory like data.root, or a CSV list of images in data.root; the "
          "directory may be data.root itself if it has a part for validation; of language models: token files",

@@ -71,7 +71,10 @@ struct image_list;
 struct data_options {
     const char *root;
     const char *include, *exclude; /* patterns (list.h); NULL: none */
-    int64_t image_size;            /* S */
+    /* data.val while the images of training are listed, which leave it out; data.root the other way round.
+     * NULL or "": none. Not used after the list was read */
+    const char *apart;
+    int64_t image_size; /* S */
     struct preprocess preprocess;
     int64_t student_size; /* the student's own image size; 0: that of the teacher */
     struct preprocess student;
@@ -97,8 +100,8 @@ struct data_options {
     const struct data *classes; /* the training images, whose classes these have; NULL: their own */
     /* order of the classes, with `classes` NULL; NULL: as labels.h says. Not used after the list was read */
     const struct class_names *order;
-    bool partly; /* the data may have some classes of the order alone */
-    struct image_list *list;    /* the images, if they are listed already: taken over; NULL or empty: not */
+    bool partly;             /* the data may have some classes of the order alone */
+    struct image_list *list; /* the images, if they are listed already: taken over; NULL or empty: not */
     /* Token files instead of images (token_loader.h) */
     enum token_form tokens; /* format of the files; TOKENS_NONE: images */
     int64_t context;        /* tokens of a sample */

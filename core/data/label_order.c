@@ -22,7 +22,7 @@ static bool repeats(const struct place *sorted, int64_t count)
     return false;
 }
 
-/* The names of the data beside those of the order. */
+/* The names of the data, compared with those of the order. */
 struct comparison {
     int32_t *number;                    /* (class_count) of each class in the order; -1: not there */
     struct label_names unknown, absent; /* used classes that are not in the order; the other way round */
@@ -78,7 +78,8 @@ int label_adopt_order(struct image_list *list, const struct data_options *o, str
                              : N_("move them away, or evaluate a model of these classes"),
                          "the classes are not those of %s: %s%s here, %s%s there", order->from,
                          c.unknown.count ? c.unknown.text : list->classes[0],
-                         c.unknown.count > LABEL_NAMES_SHOWN ? ", ..." : "", c.absent.count ? c.absent.text : order->names[0],
+                         c.unknown.count > LABEL_NAMES_SHOWN ? ", ..." : "",
+                         c.absent.count ? c.absent.text : order->names[0],
                          c.absent.count > LABEL_NAMES_SHOWN ? ", ..." : "");
     free(c.unknown.text);
     free(c.absent.text);

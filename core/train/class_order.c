@@ -19,8 +19,7 @@ static bool add_name(struct class_names *order, const json_t *name)
 {
     char number[32];
     const char *text = json_string_value(name);
-    if (json_is_integer(name))
-        snprintf(number, sizeof number, "%lld", (long long)json_integer_value(name));
+    if (json_is_integer(name)) snprintf(number, sizeof number, "%lld", (long long)json_integer_value(name));
     else if (!text) return false;
     order->names = xrealloc(order->names, (size_t)(order->count + 1) * sizeof *order->names);
     order->names[order->count++] = xstrdup(text ? text : number);

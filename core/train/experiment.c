@@ -20,6 +20,7 @@ struct data_options train_tower_images(const struct config *c, bool student)
     return (struct data_options){.root = c->data.root,
                                  .include = c->data.include,
                                  .exclude = c->data.exclude,
+                                 .apart = c->data.val,
                                  .image_size = train_image_size(c, student),
                                  .preprocess = train_preprocess(c, student),
                                  .augment = c->data.augment,
@@ -50,6 +51,7 @@ static struct data_options token_options(const struct config *c)
     return (struct data_options){.root = c->data.root,
                                  .include = c->data.include,
                                  .exclude = c->data.exclude,
+                                 .apart = c->data.val,
                                  .shuffle = c->data.shuffle,
                                  .seed = (uint64_t)c->train.seed,
                                  .batch = c->train.batch_size,
@@ -107,6 +109,7 @@ static struct data_options validation_options(const struct config *c, const stru
     o.whole = o.validation = true;
     o.labels = o.labels || c->train.eval == TRAIN_EVAL_KNN;
     o.classes = train;
+    o.apart = list ? NULL : c->data.root;
     if (!list) o.root = c->data.val;
     if (list || !data_labels_coarse(&o)) o.label_file = list ? c->data.val : NULL;
     return o;
