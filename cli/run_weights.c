@@ -2,6 +2,7 @@
 #include "cli/run_weights.h"
 #include "cli/run_name.h"
 #include "core/base/file.h"
+#include "core/base/log.h"
 #include "core/run/checkpoint.h"
 
 #include <stdlib.h>
@@ -22,11 +23,19 @@ int run_weights_config(struct config *c, char **run, char **operands, int count,
                   : config_load(c, operands[0], operands + 1, count - 1, err);
 }
 
+enum run_checkpoint run_checkpoint_asked(const char *which)
+{
+    return !which ? RUN_BEST_OR_NEWEST : strcmp(which, "best") == 0 ? RUN_BEST : RUN_NEWEST;
+}
+
 int run_checkpoint_open(struct checkpoint *c, const char *run, enum run_checkpoint which, struct error *err)
 {
     struct checkpoint_best best = {.step = -1};
     *c = (struct checkpoint){.step = -1, .at = -1, .model_file = -1};
     int code = which == RUN_NEWEST ? 0 : checkpoint_best_find(run, &best, err);
+    if (!code && best.step >= 0 && which == RUN_BEST_OR_NEWEST)
+        log_info("%s: the best checkpoint, of step %lld by %s; the newest one: --checkpoint last", run,
+                 (long long)best.step, best.metric);
     if (!code && best.step >= 0) return checkpoint_scan(c, run, best.step, NULL, err);
     if (!code && which != RUN_BEST) code = checkpoint_newest(c, run, false, err);
     if (code || c->step >= 0) return code;

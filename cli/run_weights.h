@@ -11,7 +11,10 @@ int run_weights_config(struct config *config, char **run, char **operands, int c
 
 struct checkpoint;
 enum run_checkpoint { RUN_BEST_OR_NEWEST, RUN_BEST, RUN_NEWEST };
-/* Opens and verifies a checkpoint of the run; to be closed in any case. EXIT_FAILED: there is none. */
+/* Returns what --checkpoint says: NULL, best or last. */
+enum run_checkpoint run_checkpoint_asked(const char *which);
+/* Opens and verifies a checkpoint of the run; to be closed in any case. EXIT_FAILED: there is none. Logs the
+ * choice of the best one where none was asked for. */
 int run_checkpoint_open(struct checkpoint *c, const char *run, enum run_checkpoint which, struct error *err);
 /* Sets *path (malloc'ed) to the weights of a checkpoint of the run, which is verified, and *step to its
  * step. */

@@ -54,10 +54,7 @@ static int read_config(struct eval *e, const struct arguments *args, struct erro
     if (!e->run && c->model_s.init == TOWER_INIT_RANDOM)
         return error_set(err, EXIT_USAGE, "train first, or name the run: meopt eval RUN",
                          "the student's weights are random (model_s.init): %s", args->operands[0]);
-    enum run_checkpoint choice = !which                       ? RUN_BEST_OR_NEWEST
-                                 : strcmp(which, "best") == 0 ? RUN_BEST
-                                                              : RUN_NEWEST;
-    return e->run ? run_weights_use(c, e->run, choice, &e->step, err) : 0;
+    return e->run ? run_weights_use(c, e->run, run_checkpoint_asked(which), &e->step, err) : 0;
 }
 
 struct averaging {

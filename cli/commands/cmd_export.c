@@ -305,10 +305,10 @@ static int export_in(const struct arguments *args, const char *run, struct error
     if (format && strcmp(format, "openclip") == 0 && !t.merge)
         return error_set(err, EXIT_USAGE, "give the model of the student's tower: --merge FILE",
                          "open_clip loads complete models, but the student is only an image tower");
-    bool best = strcmp(argument_text(args, "checkpoint", "last"), "best") == 0;
     int code = read_shard_size(args, &t.shard_bytes, err);
     if (code) return code;
-    code = run_checkpoint_open(&t.from, run, best ? RUN_BEST : RUN_NEWEST, err);
+    code =
+        run_checkpoint_open(&t.from, run, run_checkpoint_asked(argument_text(args, "checkpoint", NULL)), err);
     if (code) {
         checkpoint_close(&t.from);
         return code;
@@ -353,7 +353,8 @@ static const struct option options[] = {
     {"run-dir", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "directory of runs (default runs)"},
     {"format", 0, OPTION_TEXT, "FORMAT", "pt|safetensors|hf|timm|torchvision|openclip|peft", 0, 0,
      "output format (default safetensors; of adapters peft, and in the others the model with them merged)"},
-    {"checkpoint", 0, OPTION_TEXT, "WHICH", "best|last", 0, 0, "checkpoint of the run (default last)"},
+    {"checkpoint", 0, OPTION_TEXT, "WHICH", "best|last", 0, 0,
+     "checkpoint of the run (default: the best one, else the last)"},
     {"merge", 0, OPTION_TEXT, "[ORIGINAL]", NULL, 0, 0,
      "write all tensors of this checkpoint, with the student's tower; without it: the model with its "
      "adapters"},

@@ -205,11 +205,8 @@ static int read_config(struct generate *g, const struct arguments *args, struct 
         code = error_set(err, EXIT_CONFIG, "set train.objective: language",
                          "meopt generate requires a language model, but train.objective is %s",
                          objective_of(c)->name);
-    enum run_checkpoint choice = !which                       ? RUN_BEST_OR_NEWEST
-                                 : strcmp(which, "best") == 0 ? RUN_BEST
-                                                              : RUN_NEWEST;
     if (!code) code = find_tokenizer(&g->sidecar, c, err);
-    if (!code && run) code = run_weights_use(c, run, choice, &step, err);
+    if (!code && run) code = run_weights_use(c, run, run_checkpoint_asked(which), &step, err);
     if (!code) code = train_check_file(c, "model_s.weight", err);
     if (!code) code = trainer_tower_shape(c, true, &g->shape, &g->weights, err);
     free(run);

@@ -17,10 +17,13 @@
 
 struct data_options train_tower_images(const struct config *c, bool student)
 {
+    struct stat st;
+    bool classes = objective_of(c)->classes || c->train.eval == TRAIN_EVAL_KNN ||
+                   (stat(c->data.val, &st) == 0 && S_ISDIR(st.st_mode));
     return (struct data_options){.root = c->data.root,
                                  .include = c->data.include,
                                  .exclude = c->data.exclude,
-                                 .apart = c->data.val,
+                                 .apart = classes ? c->data.val : NULL, /* a list is of classes */
                                  .image_size = train_image_size(c, student),
                                  .preprocess = train_preprocess(c, student),
                                  .augment = c->data.augment,
@@ -240,6 +243,14 @@ int train_check_labels(const struct config *c, struct error *err)
     train_close_validation(&val);
     data_close(data);
     return code;
+}
+
+void train_warn_warmup(const struct config *c, int64_t total)
+{
+    int64_t steps = config_warmup(c, total);
+    if (total > 1 && steps > total / 2)
+        log_warn("%lld of %lld steps are warm-up (optim.warmup_steps): the learning rate peaks late",
+                 (long long)steps, (long long)total);
 }
 
 int train_device_open(struct device **device, const struct config *c, bool limited, struct error *err)

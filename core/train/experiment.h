@@ -40,6 +40,8 @@ int train_check_classes(const struct config *config, const struct data *data, in
                         struct error *err);
 /* Checks classes and labels of data.root and data.val as a start does; without labels it does nothing. */
 int train_check_labels(const struct config *config, struct error *err);
+/* Warns if most of `total` steps are warm-up. */
+void train_warn_warmup(const struct config *config, int64_t total);
 /* Opens the device of an experiment: device.type, the first of device.cards, device.memory_limit (ignored
  * unless limited). */
 int train_device_open(struct device **device, const struct config *config, bool limited, struct error *err);
