@@ -4,9 +4,10 @@
 
 #include "core/config/config.h"
 
-/* Loads the configuration that operands[0] names, a file or a run (a directory, or a name as in run_name.h),
- * with the key=value pairs after it. *run: directory of the run, malloc'ed; NULL: a file. The caller frees
- * it, and the configuration with config_free, also after an error. */
+/* Loads the configuration that operands[0] names, a file, a run (a directory, or a name as in run_name.h), or
+ * a model directory of transformers (hf:OWNER/REPO, too), with the key=value pairs after it. *run: directory
+ * of the run, malloc'ed; NULL: none. The caller frees it, and the configuration with config_free, also after
+ * an error. */
 int run_weights_config(struct config *config, char **run, char **operands, int count, struct error *err);
 
 struct checkpoint;

@@ -355,7 +355,7 @@ static const struct option options[] = {
      "output format (default safetensors; of adapters peft, and in the others the model with them merged)"},
     {"checkpoint", 0, OPTION_TEXT, "WHICH", "best|last", 0, 0,
      "checkpoint of the run (default: the best one, else the last)"},
-    {"merge", 0, OPTION_TEXT, "[ORIGINAL]", NULL, 0, 0,
+    {"merge", 0, OPTION_MODEL, "[ORIGINAL]", NULL, 0, 0,
      "write all tensors of this checkpoint, with the student's tower; without it: the model with its "
      "adapters"},
     {"no-head", 0, OPTION_FLAG, NULL, NULL, 0, 0, "leave out the distillation head or classifier"},

@@ -438,7 +438,7 @@ static const struct option options[] = {
     {"template", 0, OPTION_TEXT, "NAME", CHAT_TEMPLATE_NAMES, 0, 0,
      "template of --chat (default: that of the tokenizer, if it is one of these)"},
     {"tokens", 0, OPTION_TEXT, "1,2,3", NULL, 0, 0, "numbers of the tokens to continue"},
-    {"tokenizer", 0, OPTION_TEXT, "DIR", NULL, 0, 0,
+    {"tokenizer", 0, OPTION_MODEL, "DIR", NULL, 0, 0,
      "directory with tokenizer.json, or that file (default: next to the weights)"},
     {"count", 0, OPTION_INT, "N", NULL, 1, 1e6, "number of tokens to add (default 64)"},
     {"temperature", 0, OPTION_REAL, "T", NULL, 0, 100,

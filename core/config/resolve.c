@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* QLoRA's learning rate for 7B and 13B (arXiv:2305.14314, table 9), which PEFT's and TRL's examples took up. */
+/* QLoRA's learning rate of 7B and 13B (arXiv:2305.14314, table 9), as in PEFT's and TRL's examples. */
 static const double LORA_LR = 2e-4;
 
 /* The usual settings of a family, and the keys that apply to its towers. */
@@ -407,6 +407,20 @@ static void check_lora(const struct config *c, combination_bad bad, void *contex
             "train.ema averages weights, but lora.rank trains adapters alone");
 }
 
+static void check_warmup(const struct config *c, combination_bad bad, void *context)
+{
+    char sentence[240];
+    int64_t total = c->train.steps, steps = config_warmup(c, total);
+    if (c->optim.warmup_steps >= 0 && c->optim.warmup_ratio > 0)
+        bad(context, "optim.warmup_ratio", true, "leave one of the two out",
+            "optim.warmup_steps and optim.warmup_ratio both give the warm-up");
+    if (total < 2 || steps <= total / 2) return;
+    snprintf(sentence, sizeof sentence, _("%lld of %lld steps are warm-up: the learning rate peaks late"),
+             (long long)steps, (long long)total);
+    bad(context, c->optim.warmup_ratio > 0 ? "optim.warmup_ratio" : "optim.warmup_steps", false,
+        "leave it out for a tenth of the steps", sentence);
+}
+
 void resolve_check(const struct config *c, combination_bad bad, void *context)
 {
     char sentence[240];
@@ -487,15 +501,7 @@ void resolve_check(const struct config *c, combination_bad bad, void *context)
     if (c->optim.min_lr > c->optim.lr)
         bad(context, "optim.min_lr", true, "min_lr is where the schedule ends",
             "optim.min_lr is above optim.lr");
-    if (c->optim.warmup_steps >= 0 && c->optim.warmup_ratio > 0)
-        bad(context, "optim.warmup_ratio", true, "leave one of the two out",
-            "optim.warmup_steps and optim.warmup_ratio both give the warm-up");
-    if (c->train.steps > 1 && config_warmup(c, c->train.steps) > c->train.steps / 2) {
-        snprintf(sentence, sizeof sentence, _("%lld of %lld steps are warm-up: the learning rate peaks late"),
-                 (long long)config_warmup(c, c->train.steps), (long long)c->train.steps);
-        bad(context, c->optim.warmup_ratio > 0 ? "optim.warmup_ratio" : "optim.warmup_steps", false,
-            "leave it out for a tenth of the steps", sentence);
-    }
+    check_warmup(c, bad, context);
     check_rule(c, bad, context);
     if (config_cards(c, NULL) < 0)
         bad(context, "device.cards", true, "as in 0, or 0,1,3, or [0, 1, 3]; or all",

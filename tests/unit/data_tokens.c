@@ -565,47 +565,6 @@ static void documents_are_samples_with_a_class(void **state)
     free(path);
 }
 
-/* Of files for training and others for validation or test only the former are read, and not data.val. */
-static void validation_is_not_trained_on(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *root, *train, *val, *other; /* files of 1000, 600 and 400 tokens */
-        const char *apart;
-        int64_t tokens, held_out;
-    } rows[] = {
-        {"plain", "train.bin", "val.bin", NULL, NULL, 1000, 600},
-        {"plain", "train.bin", "val.bin", NULL, "plain/val.bin", 1000, 600},
-        {"llmc", "shake_train_000001.bin", "shake_val_000000.bin", "shake_train_000002.bin", NULL, 1400, 600},
-        {"test", "train.bin", "test.bin", "books.bin", NULL, 1000, 600},
-        {"free", "a.bin", "b.bin", "c.bin", "free/b.bin", 1400, 2000},
-        {"words", "train_val.bin", "test_train.bin", NULL, NULL, 1600, 1600},
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        const char *const names[] = {rows[i].train, rows[i].val, rows[i].other};
-        const int64_t counts[] = {1000, 600, 400};
-        char *root = path_join(work, rows[i].root),
-             *apart = path_join(work, rows[i].apart ? rows[i].apart : "x");
-        for (int k = 0; k < 3 && names[k]; k++) {
-            char *name = path_join(rows[i].root, names[k]);
-            free(put_tokens(name, 0, counts[k], 2, NULL, 0));
-            free(name);
-        }
-        struct data_options o = options(root);
-        o.apart = rows[i].apart ? apart : NULL;
-        struct data *d = open_data(&o);
-        assert_int_equal(data_tokens(d), rows[i].tokens);
-        data_close(d);
-        o.apart = NULL;
-        o.validation = o.whole = true;
-        d = open_data(&o);
-        assert_int_equal(data_tokens(d), rows[i].held_out);
-        data_close(d);
-        free(root);
-        free(apart);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -618,7 +577,6 @@ int main(void)
         cmocka_unit_test(masks_depend_on_seed_epoch_and_sample),
         cmocka_unit_test(a_truncated_file_is_an_error),
         cmocka_unit_test(documents_are_samples_with_a_class),
-        cmocka_unit_test(validation_is_not_trained_on),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
