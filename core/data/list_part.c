@@ -96,7 +96,7 @@ static void find_twins(struct twins *t, const struct image_list *list)
             memcmp(before->name, name, before->bytes) == 0)
             continue;
         if (t->count == TWINS) {
-            t->count = 0; /* so many are classes */
+            t->count = 0; /* TWINS directories and more are classes */
             return;
         }
         struct twin *row = &t->rows[t->count++];

@@ -40,7 +40,7 @@ int resume_check_run(const struct run *run, const struct config *config, int ran
  * meta_write. */
 void resume_check_start(const struct run *run, const json_t *start, json_t **changed);
 
-/* Logs how the learning rate goes on after step `from`, if the run's number of steps or its rates have
+/* Logs the learning rates of step `from` and of the next one, if the run's number of steps or its rates have
  * changed; to be called before meta_write. */
 void resume_check_schedule(const struct run *run, const struct config *config, const json_t *changed,
                            int64_t from, int64_t total);
