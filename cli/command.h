@@ -9,7 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum option_type { OPTION_FLAG, OPTION_TEXT, OPTION_INT, OPTION_REAL, OPTION_LIST };
+/* OPTION_MODEL: a path, or hf:OWNER/REPO or ms:OWNER/REPO, whose snapshot in the cache is the value. */
+enum option_type { OPTION_FLAG, OPTION_TEXT, OPTION_MODEL, OPTION_INT, OPTION_REAL, OPTION_LIST };
 
 struct option {
     const char *name; /* long name without the dashes */

@@ -3,6 +3,7 @@
 #include "cli/language.h"
 #include "core/base/file.h"
 #include "core/base/nearest.h"
+#include "core/config/hub_name.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -102,8 +103,10 @@ static int store_value(struct arguments *args, int index, const char *text, stru
             found = n && strncmp(p, text, n) == 0 && (p[n] == 0 || p[n] == '|');
         if (!found) return no_choice(o, text, err);
     }
+    char *path = o->type == OPTION_MODEL && hub_is_name(text) ? hub_resolve(text, err) : xstrdup(text);
+    if (!path) return err->code;
     v->texts = xrealloc(v->texts, (size_t)(v->count + 1) * sizeof *v->texts);
-    v->texts[v->count++] = xstrdup(text);
+    v->texts[v->count++] = path;
     return 0;
 }
 

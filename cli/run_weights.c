@@ -2,17 +2,46 @@
 #include "cli/run_weights.h"
 #include "cli/run_name.h"
 #include "core/base/file.h"
+#include "core/base/log.h"
+#include "core/config/hub_name.h"
+#include "core/config/value.h"
 #include "core/run/checkpoint.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
+/* Makes the configuration of a model directory (transformers), or of hf:OWNER/REPO: a language model, unless
+ * the keys say something else. Returns false if the operand is neither. */
+static bool model_config(struct config *c, char **operands, int count, int *code, struct error *err)
+{
+    char *path = hub_is_name(operands[0]) ? hub_resolve(operands[0], err) : xstrdup(operands[0]),
+         *model = path ? path_join(path, "config.json") : NULL,
+         *own = path ? path_join(path, "config.yaml") : NULL;
+    bool found = !path || (!file_absent(model) && file_absent(own));
+    if (!path) *code = err->code;
+    if (path && found) {
+        char *real = realpath(path, NULL), *quoted = value_quoted(real ? real : path),
+             *text = xasprintf("model: {weight: %s}\ntrain: {objective: language}\n", quoted);
+        *code = config_load_text(c, path_basename(path), text, strlen(text), operands + 1, count - 1, err);
+        free(text);
+        free(quoted);
+        free(real);
+    }
+    free(own);
+    free(model);
+    free(path);
+    return found;
+}
+
 int run_weights_config(struct config *c, char **run, char **operands, int count, struct error *err)
 {
     const char *operand = operands[0];
     struct stat st;
     int code = 0;
+    *run = NULL;
+    *c = (struct config){0};
+    if (model_config(c, operands, count, &code, err)) return code;
     char *named = stat(operand, &st) == 0 ? NULL : run_named(operand, NULL, &code, NULL);
     if (named) operand = named;
     bool is_run = stat(operand, &st) == 0 && S_ISDIR(st.st_mode);
@@ -22,11 +51,19 @@ int run_weights_config(struct config *c, char **run, char **operands, int count,
                   : config_load(c, operands[0], operands + 1, count - 1, err);
 }
 
+enum run_checkpoint run_checkpoint_asked(const char *which)
+{
+    return !which ? RUN_BEST_OR_NEWEST : strcmp(which, "best") == 0 ? RUN_BEST : RUN_NEWEST;
+}
+
 int run_checkpoint_open(struct checkpoint *c, const char *run, enum run_checkpoint which, struct error *err)
 {
     struct checkpoint_best best = {.step = -1};
     *c = (struct checkpoint){.step = -1, .at = -1, .model_file = -1};
     int code = which == RUN_NEWEST ? 0 : checkpoint_best_find(run, &best, err);
+    if (!code && best.step >= 0 && which == RUN_BEST_OR_NEWEST)
+        log_info("%s: the best checkpoint, of step %lld by %s; the newest one: --checkpoint last", run,
+                 (long long)best.step, best.metric);
     if (!code && best.step >= 0) return checkpoint_scan(c, run, best.step, NULL, err);
     if (!code && which != RUN_BEST) code = checkpoint_newest(c, run, false, err);
     if (code || c->step >= 0) return code;

@@ -4,14 +4,18 @@
 
 #include "core/config/config.h"
 
-/* Loads the configuration that operands[0] names, a file or a run (a directory, or a name as in run_name.h),
- * with the key=value pairs after it. *run: directory of the run, malloc'ed; NULL: a file. The caller frees
- * it, and the configuration with config_free, also after an error. */
+/* Loads the configuration that operands[0] names, a file, a run (a directory, or a name as in run_name.h), or
+ * a model directory of transformers (hf:OWNER/REPO, too), with the key=value pairs after it. *run: directory
+ * of the run, malloc'ed; NULL: none. The caller frees it, and the configuration with config_free, also after
+ * an error. */
 int run_weights_config(struct config *config, char **run, char **operands, int count, struct error *err);
 
 struct checkpoint;
 enum run_checkpoint { RUN_BEST_OR_NEWEST, RUN_BEST, RUN_NEWEST };
-/* Opens and verifies a checkpoint of the run; to be closed in any case. EXIT_FAILED: there is none. */
+/* Returns what --checkpoint says: NULL, best or last. */
+enum run_checkpoint run_checkpoint_asked(const char *which);
+/* Opens and verifies a checkpoint of the run; to be closed in any case. EXIT_FAILED: there is none. Logs the
+ * choice of the best one where none was asked for. */
 int run_checkpoint_open(struct checkpoint *c, const char *run, enum run_checkpoint which, struct error *err);
 /* Sets *path (malloc'ed) to the weights of a checkpoint of the run, which is verified, and *step to its
  * step. */

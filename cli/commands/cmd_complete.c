@@ -125,7 +125,7 @@ static void offer_value(const struct command *command, const struct option *o, c
     else if (o->value && strcmp(o->value, "RUN") == 0) offer_runs(line, word);
     else if (strcmp(o->name, "published") == 0) offer_published(line, word);
     else if (strcmp(o->name, "card") == 0 && strcmp(command->name, "plan") == 0) offer_cards(word);
-    else if (o->type == OPTION_TEXT || o->type == OPTION_LIST) printf(":files\n");
+    else if (o->type == OPTION_TEXT || o->type == OPTION_MODEL || o->type == OPTION_LIST) printf(":files\n");
 }
 
 static void offer_templates(const char *word)

@@ -100,6 +100,7 @@ static int open_images(struct embed *e, struct error *err)
     struct data_options images = train_tower_images(&e->config, e->student);
     images.whole = true;
     images.shuffle = images.augment = false;
+    images.apart = NULL; /* images of data.val have embeddings, too */
     int code = data_open(&e->data, &images, err);
     if (code) return code;
     data_report(e->data);

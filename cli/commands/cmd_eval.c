@@ -8,6 +8,7 @@
 #include "core/compare/output.h"
 #include "core/data/list.h"
 #include "core/run/scores.h"
+#include "core/train/class_order.h"
 #include "core/train/evaluate.h"
 #include "core/train/experiment.h"
 #include "core/train/trainer_checkpoint.h"
@@ -24,7 +25,8 @@ struct eval {
     bool average; /* its average of the weights, instead of the weights */
     struct device *device;
     struct trainer *trainer;
-    struct data *train; /* images of data.root */
+    struct class_names order; /* of the run, or of the checkpoint; none: count 0 */
+    struct data *train;       /* images of data.root; NULL: not needed */
     struct validation_data data;
     const struct data *labelled; /* the images whose classes count */
     struct class_count *classes;
@@ -52,10 +54,7 @@ static int read_config(struct eval *e, const struct arguments *args, struct erro
     if (!e->run && c->model_s.init == TOWER_INIT_RANDOM)
         return error_set(err, EXIT_USAGE, "train first, or name the run: meopt eval RUN",
                          "the student's weights are random (model_s.init): %s", args->operands[0]);
-    enum run_checkpoint choice = !which                       ? RUN_BEST_OR_NEWEST
-                                 : strcmp(which, "best") == 0 ? RUN_BEST
-                                                              : RUN_NEWEST;
-    return e->run ? run_weights_use(c, e->run, choice, &e->step, err) : 0;
+    return e->run ? run_weights_use(c, e->run, run_checkpoint_asked(which), &e->step, err) : 0;
 }
 
 struct averaging {
@@ -86,22 +85,70 @@ static int use_averages(struct eval *e, struct error *err)
     return code;
 }
 
+/* Returns whether data.root is read: for the images that kNN compares, for the paths of a list, and for the
+ * classes where neither the run nor the checkpoint names them. */
+static bool needs_root(const struct eval *e)
+{
+    const struct config *c = &e->config;
+    struct stat st;
+    bool list = !config_reads_tokens(c) && stat(c->data.val, &st) == 0 && S_ISREG(st.st_mode),
+         named = e->order.count && (e->run || (e->order.classifier && !c->lora.rank));
+    return c->train.eval == TRAIN_EVAL_KNN || list || (objective_of(c)->classes && !named);
+}
+
+/* Reads the classes, and leaves out the keys of training's images unless they are needed. */
+static int read_classes(struct eval *e, struct image_list *list, struct error *err)
+{
+    struct config *c = &e->config;
+    char count[24];
+    int code = class_order_read(&e->order, c, e->run, err);
+    if (code || needs_root(e)) return code ? code : train_list_classes(c, list, err);
+    code = config_assign(c, "data.root", "", err);
+    if (!code && strcmp(path_basename(c->data.labels), "coarse") != 0)
+        code = config_assign(c, "data.labels", "", err);
+    snprintf(count, sizeof count, "%lld", (long long)e->order.count);
+    bool known = c->model_s.classes || !objective_of(c)->classes;
+    return code || known ? code : config_assign(c, "model_s.classes", count, err);
+}
+
+/* Opens the images of training for their classes: no batch of them is read. */
+static int open_root(struct eval *e, struct image_list *list, struct error *err)
+{
+    struct data_options options = train_data_options(&e->config);
+    options.list = list;
+    options.whole = true;
+    options.batch = 1;
+    return e->config.data.root[0] ? train_open_data(&e->train, &e->config, e->run, &options, err) : 0;
+}
+
+/* Refuses classes of data.val without a known order, unless the classifier has as many. */
+static int check_classes(const struct eval *e, struct error *err)
+{
+    int64_t classes = e->trainer->student->out_width, found = data_classes(e->data.val);
+    bool known = !e->trainer->objective->classes || e->train || e->order.count;
+    if (known || classes == found || (data_list(e->data.val)->numbered && found < classes)) return 0;
+    error_set(err, EXIT_CONFIG, "set data.root to the images of training",
+              "data.val has %lld classes and the classifier %lld, whose names are not known",
+              (long long)found, (long long)classes);
+    return error_at(err, e->config.data.val, 0, 0);
+}
+
 static int open_all(struct eval *e, bool by_class, struct error *err)
 {
     struct config *c = &e->config;
     struct image_list list = {0};
-    int code = train_check_files(c, NULL, NULL, err);
-    if (!code) code = train_list_classes(c, &list, err);
+    int code = read_classes(e, &list, err);
+    if (!code) code = train_check_files(c, NULL, NULL, err);
     if (!code) code = train_device_open(&e->device, c, true, err);
     if (!code) code = trainer_create_evaluation(&e->trainer, c, e->device, false, err);
     if (!code) model_shape_log_assumed(&e->trainer->student_shape);
     if (!code && e->average) code = use_averages(e, err);
-    struct data_options options = train_data_options(c);
-    options.list = &list;
-    if (!code) code = data_open(&e->train, &options, err);
+    if (!code) code = open_root(e, &list, err);
     image_list_free(&list);
-    if (!code) code = train_open_validation(&e->data, c, e->train, 0, 1, true, e->trainer->micro, err);
-    e->labelled = e->data.bank ? e->data.bank : e->train;
+    if (!code)
+        code = train_open_validation(&e->data, c, e->train, &e->order, 0, 1, true, e->trainer->micro, err);
+    if (!code) code = check_classes(e, err);
+    e->labelled = e->data.bank ? e->data.bank : e->train ? e->train : e->data.val;
     if (!code && by_class) {
         int64_t width = e->trainer->student->out_width, classes = data_classes(e->labelled);
         e->classes = xcalloc((size_t)(width > classes ? width : classes), sizeof *e->classes);
@@ -189,6 +236,7 @@ static int eval_run(const struct arguments *args, struct error *err)
     if (!code && table) code = write_classes(&e, table, err);
     if (!code) (argument_flag(args, "json") ? print_found : print_text)(&e);
     free(e.classes);
+    class_order_free(&e.order);
     train_close_validation(&e.data);
     data_close(e.train);
     trainer_close(e.trainer);

@@ -15,6 +15,7 @@
 #include "core/nn/metadata.h"
 #include "core/nn/rename_keys.h"
 #include "core/run/checkpoint.h"
+#include "core/train/class_order.h"
 #include "core/train/experiment.h"
 #include "core/train/trainer.h"
 
@@ -215,10 +216,17 @@ static int write_rows(const struct task *t, const struct rename_keys *r, struct 
     struct metadata metadata = {.metadata = {"format", "pt"}};
     if (t->described) metadata_make(&metadata, &t->model_shape, true);
     if (t->format == FORMAT_HF) return write_directory(t, r, metadata.metadata, err);
-    return is_pt(t)
-               ? weights_write_pt(t->out, rename_keys_rows(r), rename_keys_count(r), metadata.metadata, err)
-               : weights_write_safetensors(t->out, rename_keys_rows(r), rename_keys_count(r),
-                                           metadata.metadata, err);
+    char *classes = t->classes && !t->no_head ? json_text(t->classes, JSON_COMPACT) : NULL;
+    int last = 0;
+    while (metadata.metadata[last]) last++;
+    metadata.metadata[last] = classes ? CLASSES_METADATA : NULL;
+    metadata.metadata[last + 1] = classes;
+    int code =
+        is_pt(t) ? weights_write_pt(t->out, rename_keys_rows(r), rename_keys_count(r), metadata.metadata, err)
+                 : weights_write_safetensors(t->out, rename_keys_rows(r), rename_keys_count(r),
+                                             metadata.metadata, err);
+    free(classes);
+    return code;
 }
 
 /* Refuses to overwrite the original of --merge. */
@@ -297,10 +305,10 @@ static int export_in(const struct arguments *args, const char *run, struct error
     if (format && strcmp(format, "openclip") == 0 && !t.merge)
         return error_set(err, EXIT_USAGE, "give the model of the student's tower: --merge FILE",
                          "open_clip loads complete models, but the student is only an image tower");
-    bool best = strcmp(argument_text(args, "checkpoint", "last"), "best") == 0;
     int code = read_shard_size(args, &t.shard_bytes, err);
     if (code) return code;
-    code = run_checkpoint_open(&t.from, run, best ? RUN_BEST : RUN_NEWEST, err);
+    code =
+        run_checkpoint_open(&t.from, run, run_checkpoint_asked(argument_text(args, "checkpoint", NULL)), err);
     if (code) {
         checkpoint_close(&t.from);
         return code;
@@ -345,8 +353,9 @@ static const struct option options[] = {
     {"run-dir", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "directory of runs (default runs)"},
     {"format", 0, OPTION_TEXT, "FORMAT", "pt|safetensors|hf|timm|torchvision|openclip|peft", 0, 0,
      "output format (default safetensors; of adapters peft, and in the others the model with them merged)"},
-    {"checkpoint", 0, OPTION_TEXT, "WHICH", "best|last", 0, 0, "checkpoint of the run (default last)"},
-    {"merge", 0, OPTION_TEXT, "[ORIGINAL]", NULL, 0, 0,
+    {"checkpoint", 0, OPTION_TEXT, "WHICH", "best|last", 0, 0,
+     "checkpoint of the run (default: the best one, else the last)"},
+    {"merge", 0, OPTION_MODEL, "[ORIGINAL]", NULL, 0, 0,
      "write all tensors of this checkpoint, with the student's tower; without it: the model with its "
      "adapters"},
     {"no-head", 0, OPTION_FLAG, NULL, NULL, 0, 0, "leave out the distillation head or classifier"},

@@ -204,11 +204,8 @@ static int read_config(struct generate *g, const struct arguments *args, struct 
         code = error_set(err, EXIT_CONFIG, "set train.objective: language",
                          "meopt generate requires a language model, but train.objective is %s",
                          objective_of(c)->name);
-    enum run_checkpoint choice = !which                       ? RUN_BEST_OR_NEWEST
-                                 : strcmp(which, "best") == 0 ? RUN_BEST
-                                                              : RUN_NEWEST;
     if (!code) code = find_tokenizer(&g->sidecar, c, err);
-    if (!code && run) code = run_weights_use(c, run, choice, &step, err);
+    if (!code && run) code = run_weights_use(c, run, run_checkpoint_asked(which), &step, err);
     if (!code) code = train_check_file(c, "model_s.weight", err);
     if (!code) code = trainer_tower_shape(c, true, &g->shape, &g->weights, err);
     if (!code) model_shape_log_assumed(&g->shape);
@@ -442,7 +439,7 @@ static const struct option options[] = {
     {"template", 0, OPTION_TEXT, "NAME", CHAT_TEMPLATE_NAMES, 0, 0,
      "template of --chat (default: that of the tokenizer, if it is a published one of these)"},
     {"tokens", 0, OPTION_TEXT, "1,2,3", NULL, 0, 0, "numbers of the tokens to continue"},
-    {"tokenizer", 0, OPTION_TEXT, "DIR", NULL, 0, 0,
+    {"tokenizer", 0, OPTION_MODEL, "DIR", NULL, 0, 0,
      "directory with tokenizer.json, or that file (default: next to the weights)"},
     {"count", 0, OPTION_INT, "N", NULL, 1, 1e6, "number of tokens to add (default 64)"},
     {"temperature", 0, OPTION_REAL, "T", NULL, 0, 100,

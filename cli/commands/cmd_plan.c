@@ -5,7 +5,7 @@
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/compare/published.h"
-#include "core/data/list.h"
+#include "core/data/labels.h"
 #include "core/device/bench.h"
 #include "core/train/experiment.h"
 #include "core/train/trainer.h"
@@ -102,7 +102,8 @@ static int count_images(struct plan_report *r, struct error *err)
     struct data *data;
     int code;
     if (!options.tokens) {
-        code = image_list_read(&list, c->data.root, c->data.include, c->data.exclude, err);
+        options.labels = false;
+        code = image_list_open(&list, &options, err);
         if (code) return code;
         r->images = list.count;
         image_list_free(&list);
@@ -117,6 +118,27 @@ static int count_images(struct plan_report *r, struct error *err)
     return 0;
 }
 
+static int64_t step_images(const struct plan_report *r)
+{
+    const struct config *c = r->config;
+    int64_t count =
+        c->train.global_batch > 0 ? c->train.global_batch : r->plan->batch * config_replicas(c, r->ranks);
+    return count > 0 ? count : 1;
+}
+
+/* Warns if most steps of a run whose epochs are given are warm-up. */
+static int check_warmup(struct plan_report *r, struct error *err)
+{
+    const struct config *c = r->config;
+    if (c->train.steps || c->optim.warmup_steps <= 0 || !c->data.root[0] || file_absent(c->data.root))
+        return 0;
+    int64_t counted = r->images; /* with the time of a step alone */
+    int code = count_images(r, err);
+    if (!code) train_warn_warmup(c, c->train.epochs * (r->images / step_images(r)));
+    r->images = counted;
+    return code;
+}
+
 /* Counts the images and computes the hours per epoch, if the time of a step is known and the images exist. */
 static int compute_epoch(struct plan_report *r, struct error *err)
 {
@@ -125,9 +147,7 @@ static int compute_epoch(struct plan_report *r, struct error *err)
     if (!c->data.root[0] || file_absent(c->data.root)) return 0;
     int code = step_s > 0 || objective_of(c)->tokens ? count_images(r, err) : 0;
     if (code || step_s <= 0) return code;
-    int64_t step_images =
-        c->train.global_batch > 0 ? c->train.global_batch : r->plan->batch * config_replicas(c, r->ranks);
-    r->epoch_hours = (double)(r->images / (step_images > 0 ? step_images : 1)) * (step_s * 1e3) / 3.6e6;
+    r->epoch_hours = (double)(r->images / step_images(r)) * (step_s * 1e3) / 3.6e6;
     return 0;
 }
 
@@ -244,7 +264,8 @@ static int compute_report(struct plan_report *r, struct memory_planner *p, struc
         explain(e, p, r->card.bytes);
         r->explanation = e;
     }
-    return compute_epoch(r, err);
+    if ((code = compute_epoch(r, err)) != 0) return code;
+    return check_warmup(r, err);
 }
 
 static int plan_run(const struct arguments *args, struct error *err)

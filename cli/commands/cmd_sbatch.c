@@ -3,6 +3,7 @@
 #include "cli/command.h"
 #include "core/base/file.h"
 #include "core/config/config.h"
+#include "core/config/value.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -193,6 +194,14 @@ static const char *gres_name(const struct job *job)
                          job->config->device.type != DEVICE_TYPE_CUDA && hygon ? "dcu" : "gpu");
 }
 
+/* Returns the number of cards in --gres, as in dcu:4 or gpu:a100:2; 0: none. */
+static int64_t gres_count(const char *gres)
+{
+    const char *colon = gres ? strrchr(gres, ':') : NULL;
+    bool number = colon && colon[1] && !colon[1 + strspn(colon + 1, "0123456789")];
+    return number ? strtoll(colon + 1, NULL, 10) : 0;
+}
+
 static void write_requests(FILE *out, const struct job *job)
 {
     const struct arguments *args = job->args;
@@ -209,7 +218,8 @@ static void write_requests(FILE *out, const struct job *job)
                             : N_("one process trains on the CPUs of a node"));
     write_number(out, "cpus-per-task", cpus, N_("to decode images and write checkpoints"));
     if (job->cards) {
-        snprintf(text, sizeof text, "%.100s:%lld", gres_name(job), (long long)job->cards);
+        if (gres_count(gres_name(job))) snprintf(text, sizeof text, "%.120s", gres_name(job));
+        else snprintf(text, sizeof text, "%.100s:%lld", gres_name(job), (long long)job->cards);
         write_line(out, "gres", text, N_("cards per node, as in 'sinfo -o %G'"));
     }
     if (argument_text(args, "mem", NULL))
@@ -280,6 +290,19 @@ static const char shell_wait[] =
     "fi\n"
     "exit \"$code\"\n";
 
+/* Writes key=value, a path of this directory as an absolute one: the job may start in another. */
+static void write_override(FILE *out, const char *operand, bool array)
+{
+    const char *equals = strchr(operand, '=');
+    char *key = strndup(operand, equals ? (size_t)(equals - operand) : 0),
+         *value = equals ? value_from_here(config_key_index(key), equals + 1) : NULL,
+         *whole = equals ? xasprintf("%s=%s", key, value) : xstrdup(operand);
+    write_quoted(out, whole, array);
+    free(whole);
+    free(value);
+    free(key);
+}
+
 static bool is_varied(const struct sweep *s, int operand)
 {
     for (int k = 0; k < s->keys; k++)
@@ -301,7 +324,7 @@ static void write_sweep(FILE *out, const struct job *job)
         for (int k = 0; k < job->sweep.keys; k++) {
             char *override = sweep_override(&job->sweep, job->args, k, run);
             if (k) fputc(' ', out);
-            write_quoted(out, override, false);
+            write_override(out, override, false);
             free(override);
         }
         fputs(") ;;\n", out);
@@ -332,7 +355,7 @@ static void write_command(FILE *out, const struct job *job)
     for (int i = 1; i < job->args->operand_count; i++) {
         if (is_varied(&job->sweep, i)) continue;
         fputc(' ', out);
-        write_quoted(out, job->args->operands[i], job->array);
+        write_override(out, job->args->operands[i], job->array);
     }
     if (job->sweep.runs) fputs(" \"${values[@]}\"", out);
     fputs("\n}\n", out);
@@ -379,8 +402,13 @@ static int check_options(const struct arguments *args, const struct sweep *sweep
     static const char *const words[] = {"partition", "account", "gres", "mem", "time", "array"};
     const char *memory = argument_text(args, "mem", NULL), *array = argument_text(args, "array", NULL),
                *limit = argument_text(args, "time", "24:00:00");
-    int64_t seconds = limit_seconds(limit), warn = argument_int(args, "warn", WARN_SECONDS);
+    int64_t seconds = limit_seconds(limit), warn = argument_int(args, "warn", WARN_SECONDS),
+            cards = argument_int(args, "cards", 0), requested = gres_count(argument_text(args, "gres", NULL));
     int code = check_word("name", name, err);
+    if (!code && cards && requested && cards != requested)
+        code = error_set(err, EXIT_USAGE, "give the number once, for example --gres dcu --cards 4",
+                         "--gres %.100s requests %lld cards per node, --cards %lld",
+                         argument_text(args, "gres", NULL), (long long)requested, (long long)cards);
     for (size_t i = 0; i < sizeof words / sizeof *words && !code; i++)
         code = check_word(words[i], argument_text(args, words[i], NULL), err);
     if (!code && seconds < 0)
@@ -482,6 +510,7 @@ static int sbatch_run(const struct arguments *args, struct error *err)
     const char *name = argument_text(args, "name", config.run.name[0] ? config.run.name : config.stem);
     const char *parent = argument_text(args, "run-dir", config.run.dir[0] ? config.run.dir : "runs");
     int named = config_cards(&config, NULL);
+    int64_t requested = gres_count(argument_text(args, "gres", NULL));
     struct job job = {.args = args,
                       .config = &config,
                       .program = realpath("/proc/self/exe", NULL),
@@ -490,9 +519,11 @@ static int sbatch_run(const struct arguments *args, struct error *err)
                       .name = xstrdup(name),
                       .sweep = sweep,
                       .array = sweep.runs ? NULL : argument_text(args, "array", NULL),
-                      .cards = config.device.type == DEVICE_TYPE_CPU
-                                   ? 0
-                                   : argument_int(args, "cards", named > 0 ? named : 1)};
+                      .cards = config.device.type == DEVICE_TYPE_CPU ? 0
+                                                                     : argument_int(args, "cards",
+                                                                                    requested   ? requested
+                                                                                    : named > 0 ? named
+                                                                                                : 1)};
     code = check_options(args, &sweep, name, err);
     if (!code && (!job.program || !job.experiment))
         code = error_errno(err, EXIT_FAILED, NULL, "cannot find the path of this program or of %s",

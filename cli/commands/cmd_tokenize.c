@@ -366,7 +366,7 @@ static int tokenize_run(const struct arguments *args, struct error *err)
 }
 
 static const struct option options[] = {
-    {"tokenizer", 0, OPTION_TEXT, "DIR", NULL, 0, 0,
+    {"tokenizer", 0, OPTION_MODEL, "DIR", NULL, 0, 0,
      "directory of a model with tokenizer.json, or that file"},
     {"out", 'o', OPTION_TEXT, "NAME", NULL, 0, 0, "write NAME.bin, NAME.idx and NAME.json"},
     {"documents", 0, OPTION_TEXT, "WHAT", "file|line|paragraph", 0, 0,

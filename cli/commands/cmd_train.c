@@ -330,8 +330,11 @@ static int resume_run(const struct arguments *args, struct train_ranks *ranks, c
     return code;
 }
 
-/* Returns whether resuming cannot help: other codes have a hint that begins with --resume. */
-static bool is_refusal(int code) { return code == EXIT_NO_CARD || code == EXIT_CONFIG; }
+/* Returns whether resuming cannot help: other codes have a hint with --resume. */
+static bool is_refusal(int code)
+{
+    return code == EXIT_NO_CARD || code == EXIT_CONFIG || code == EXIT_FAILED || code == EXIT_INTEGRITY;
+}
 
 /* Removes a new run that failed before its first step, for example because there is no card. Keeps it if it
  * has metrics, checkpoints, cached teacher outputs or output of hooks. */
@@ -348,7 +351,7 @@ static void remove_refused(const char *directory)
         nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
     }
     bool empty = run_status_read(&s, directory, NULL) == 0 && strcmp(s.state, "failed") == 0 &&
-                 fstat(run.metrics, &st) == 0 && st.st_size == 0 &&
+                 !strstr(s.hint, "--resume") && fstat(run.metrics, &st) == 0 && st.st_size == 0 &&
                  checkpoint_steps(directory, &steps, &count, NULL) == 0 && count == 0;
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) empty &= file_absent_below(directory, kept[i]);
     if (empty && file_remove_tree(directory, NULL) == 0)

@@ -210,7 +210,10 @@ int train_change_run(const struct arguments *args, const char *directory, const 
             code = error_set(err, EXIT_USAGE, "to list keys: meopt plan RUN/config.yaml --fit BYTES",
                              "train.memory cannot be used with --resume");
         if (code) break;
-        values[i] = value_typed(config_key_index(keys[i]), equals + 1);
+        int key = config_key_index(keys[i]);
+        char *typed = value_typed(key, equals + 1);
+        values[i] = value_from_here(key, typed);
+        free(typed);
         edits[count++] = (struct edit){keys[i], values[i]};
     }
     if (!code) code = train_resumed_step(args, directory, &from, err);

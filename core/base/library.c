@@ -234,3 +234,31 @@ void *library_open(enum library_id id, struct library *l)
     pthread_mutex_unlock(&lock);
     return l->handle;
 }
+
+#ifndef MEOPT_LIBDIR
+#define MEOPT_LIBDIR "lib"
+#endif
+
+void *library_open_mpi(struct library *l)
+{
+    static const char *const places[] = {"%s/libmeopt_mpi.so",
+                                         "%s/../" MEOPT_LIBDIR "/meopt/libmeopt_mpi.so"};
+    char self[sizeof l->path - 64] = "";
+    const char *given = getenv("MEOPT_MPI_MODULE");
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    char *slash = n > 0 ? strrchr(self, '/') : NULL;
+    if (slash) *slash = 0;
+    *l = (struct library){.path = "libmeopt_mpi.so"};
+    snprintf(l->why, sizeof l->why, "is neither in the program's directory nor in ../" MEOPT_LIBDIR "/meopt");
+    for (int i = given ? -1 : 0; i < (given ? 0 : 2) && !l->handle; i++) {
+        char path[sizeof l->path];
+        if (i < 0) snprintf(path, sizeof path, "%s", given);
+        else snprintf(path, sizeof path, i ? places[1] : places[0], slash ? self : ".");
+        if (i >= 0 && access(path, F_OK) != 0) continue;
+        snprintf(l->path, sizeof l->path, "%s", path);
+        l->handle = dlopen(path, RTLD_NOW | RTLD_GLOBAL); /* Open MPI's components need its symbols */
+        if (!l->handle) snprintf(l->why, sizeof l->why, "%s", dlerror());
+        break;
+    }
+    return l->handle;
+}

@@ -38,4 +38,8 @@ void *library_open(enum library_id id, struct library *l);
 void *library_open_file(const char *file, struct library *l);
 void *library_open_first(const char *const *files, struct library *l);
 
+/* Like library_open for libmeopt_mpi.so, the part of this program that is built where MPI is: from
+ * MEOPT_MPI_MODULE, the program's directory, or the installation's. */
+void *library_open_mpi(struct library *l);
+
 #endif

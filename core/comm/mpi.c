@@ -1,4 +1,5 @@
 /* The back end of MPI, through a separate module: see mpi_module.h. */
+#include "core/base/library.h"
 #include "core/base/file.h"
 #include "core/comm/comm_internal.h"
 #include "core/comm/mpi_module.h"
@@ -10,40 +11,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#ifndef MEOPT_LIBDIR
-#define MEOPT_LIBDIR "lib"
-#endif
-
 struct mpi {
     void *library;
     const struct meopt_mpi *module;
     int part; /* its communicator */
 };
-
-/* Loads the module from MEOPT_MPI_MODULE, the program's directory or the installation directory. */
-static void *module_load(char *why, size_t size)
-{
-    char self[PATH_MAX] = "", path[PATH_MAX + 64];
-    const char *given = getenv("MEOPT_MPI_MODULE");
-    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    char *slash = n > 0 ? strrchr(self, '/') : NULL;
-    if (slash) *slash = 0;
-    static const char *const places[] = {"%s/libmeopt_mpi.so",
-                                         "%s/../" MEOPT_LIBDIR "/meopt/libmeopt_mpi.so"};
-    why[0] = 0;
-    for (int i = given ? -1 : 0; i < (given ? 0 : 2); i++) {
-        if (i < 0) snprintf(path, sizeof path, "%s", given);
-        else snprintf(path, sizeof path, i ? places[1] : places[0], slash ? self : ".");
-        if (i >= 0 && access(path, F_OK) != 0) continue;
-        void *library = dlopen(path, RTLD_NOW | RTLD_GLOBAL); /* Open MPI's components need its symbols */
-        if (library) return library;
-        snprintf(why, size, "%s", dlerror());
-        return NULL;
-    }
-    snprintf(why, size,
-             "libmeopt_mpi.so is neither in the program's directory nor in ../" MEOPT_LIBDIR "/meopt");
-    return NULL;
-}
 
 static int failed(struct comm *comm, const char *why, struct error *err)
 {
@@ -250,11 +222,12 @@ int comm_mpi_open(struct comm *comm, void *options, struct error *err)
     if (!m) return error_set(err, EXIT_HOST_MEMORY, NULL, "no memory");
     comm->ops = &mpi;
     comm->state = m;
-    if (!(m->library = module_load(why, sizeof why)))
+    struct library library;
+    if (!(m->library = library_open_mpi(&library)))
         return error_set(err, EXIT_FAILED,
                          "install MPI's development files (Debian: libopenmpi-dev) and rebuild MEOpt; ranks "
                          "on one host need no MPI",
-                         "no MPI: %s", why);
+                         "no MPI: %s: %s", library.path, library.why);
     const struct meopt_mpi *module = dlsym(m->library, "meopt_mpi");
     if (!module || module->version != MEOPT_MPI_VERSION)
         return error_set(err, EXIT_FAILED, "install both from one build",

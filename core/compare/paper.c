@@ -255,12 +255,13 @@ static void how(const struct writer *w)
                {"optim.lr", "learning rate ", "学习率 "},
                {"optim.schedule", "schedule ", "学习率调度 "},
                {"optim.warmup_steps", "warm-up steps ", "预热步数 "},
+               {"optim.warmup_ratio", "share of warm-up steps ", "预热步数占比 "},
                {"optim.weight_decay", "weight decay ", "权重衰减 "},
                {"loss.type", "loss ", "损失函数 "}};
     bool any = false;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         const char *value = setting(w, all[i].key);
-        if (!value) continue;
+        if (!value || strcmp(value, "-1") == 0 || strcmp(value, "0") == 0) continue; /* not given */
         if (!any) emit(w, "Settings of ", "");
         if (!any) emit_name(w, w->run->name);
         if (!any) emit(w, ": ", " 的设置：");

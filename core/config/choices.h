@@ -55,6 +55,7 @@
 #define CHOICES_DATA_TOKENS(X) X(DATA_TOKENS_AUTO, "auto") X(DATA_TOKENS_MEGATRON, "megatron") \
     X(DATA_TOKENS_LLMC, "llmc") X(DATA_TOKENS_UINT16, "uint16") X(DATA_TOKENS_UINT32, "uint32") \
     X(DATA_TOKENS_BYTES, "bytes")
+#define CHOICES_DATA_CLASS_ORDER(X) X(DATA_CLASS_ORDER_AUTO, "auto") X(DATA_CLASS_ORDER_SORTED, "sorted")
 #define CHOICES_DATA_DOCUMENTS(X) X(DATA_DOCUMENTS_APART, "apart") X(DATA_DOCUMENTS_JOINED, "joined")
 
 #define CHOICES_TRAIN_OBJECTIVE(X) X(TRAIN_OBJECTIVE_DISTILL, "distill") \
@@ -111,6 +112,7 @@
     L(data_pipeline, CHOICES_DATA_PIPELINE) L(data_interpolation, CHOICES_DATA_INTERPOLATION) \
     L(data_resize, CHOICES_DATA_RESIZE) L(data_resize_as, CHOICES_DATA_RESIZE_AS) \
     L(data_tokens, CHOICES_DATA_TOKENS) L(data_documents, CHOICES_DATA_DOCUMENTS) \
+    L(data_class_order, CHOICES_DATA_CLASS_ORDER) \
     L(train_objective, CHOICES_TRAIN_OBJECTIVE) L(train_eval, CHOICES_TRAIN_EVAL) \
     L(train_precision, CHOICES_TRAIN_PRECISION) L(train_recompute, CHOICES_TRAIN_RECOMPUTE) \
     L(train_rounds, CHOICES_TRAIN_ROUNDS) \

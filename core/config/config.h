@@ -144,6 +144,7 @@ struct config {
         enum data_tokens tokens; /* format of the token files */
         int64_t mask_token, special_tokens;
         enum data_documents documents;
+        enum data_class_order class_order;
         int64_t end; /* token that ends a document; -1: none */
     } data;
 
@@ -187,7 +188,8 @@ struct config {
         enum optim_name name;
         double lr, head_lr_scale, layer_decay, min_lr;
         enum optim_schedule schedule;
-        int64_t warmup_steps;
+        int64_t warmup_steps; /* -1: by the ratio */
+        double warmup_ratio;  /* 0: a tenth, at most 500 steps */
         double beta1, beta2, eps, weight_decay;
         double momentum, dampening;                     /* apsgd */
         bool nesterov;                                  /* apsgd */
@@ -266,6 +268,8 @@ int64_t config_bytes(const char *text);
 /* Returns train.memory: 0 not set, -1 auto, else bytes. */
 int64_t config_memory(const struct config *config);
 bool config_clips(const struct config *config);
+/* Returns the steps of warm-up of a run of `total` steps. */
+int64_t config_warmup(const struct config *config, int64_t total);
 /* Returns the copies of the student that `ranks` ranks train (dist.pipeline). */
 static inline int config_replicas(const struct config *config, int ranks)
 {

@@ -374,7 +374,9 @@ static void read_override(struct load *l, const char *text)
     } else {
         bool of_model = l->config->origins[key].of_model || config_key_of_model(name);
         l->config->origins[key] = (struct config_origin){.from = ORIGIN_OVERRIDE, .of_model = of_model};
-        value_store(l->config, key, &value, given);
+        char *path = value_from_here(key, given);
+        value_store(l->config, key, &value, path);
+        free(path);
     }
     free(given);
 }

@@ -216,6 +216,11 @@ const struct config_key config_keys[] = {
         "CSV list of images and their classes, or coarse for CIFAR-100's superclasses: see CLASSES; not set: "
         "directories or archives name the classes",
         data.labels),
+    CHOICE(
+        "data.class_order", data_class_order, "auto", "train",
+        "auto: classes that have the names in the checkpoint's config.json (id2label) are numbered as there, "
+        "others by the order of their names; sorted: always by the order of their names",
+        data.class_order),
     PATH("data.val", "train",
          "images for validation: a directory like data.root, or a CSV list of images in data.root; the "
          "directory may be data.root itself if it has a part for validation; of language models: token files",
@@ -365,7 +370,8 @@ const struct config_key config_keys[] = {
            "weights and states together, see meopt-optimizers(7)", optim.preset),
     CHOICE_ALIAS("optim.name", optim_name, rule_aliases + 1, "apadamw", "train plan bench", "update rule",
                  optim.name),
-    REAL("optim.lr", NULL, 0, 1000, "2.0e-5", "train", "peak learning rate", optim.lr),
+    REAL("optim.lr", NULL, 0, 1000, "2.0e-5", "train",
+         "peak learning rate; with lora.rank 2.0e-4 if it is not set, as QLoRA (arXiv:2305.14314)", optim.lr),
     REAL("optim.head_lr_scale", NULL, 0, 1e6, "10", "train",
          "learning rate of the head / optim.lr; classify: 1 if it is not set", optim.head_lr_scale),
     REAL("optim.layer_decay", NULL, 0.01, 1, "1", "train",
@@ -376,8 +382,11 @@ const struct config_key config_keys[] = {
          optim.min_lr),
     CHOICE("optim.schedule", optim_schedule, "cosine", "train", "learning rate after the warm-up",
            optim.schedule),
-    INT("optim.warmup_steps", "steps", 0, 1e12, "500", "train", "steps of linear warm-up from 0",
-        optim.warmup_steps),
+    INT("optim.warmup_steps", "steps", -1, 1e12, "-1", "train",
+        "steps of linear warm-up from 0; -1: optim.warmup_ratio of all steps", optim.warmup_steps),
+    REAL("optim.warmup_ratio", NULL, 0, 1, "0", "train",
+         "share of all steps for the warm-up, in place of optim.warmup_steps; 0: a tenth, at most 500 steps",
+         optim.warmup_ratio),
     REAL("optim.beta1", NULL, 0, 0.9999999, "0.9", "train", "decay of the first moment", optim.beta1),
     REAL("optim.beta2", NULL, 0, 0.9999999, "0.98", "train",
          "decay of the second moment (lion: of the momentum)", optim.beta2),

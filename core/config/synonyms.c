@@ -11,6 +11,7 @@ static const struct {
     {"learning_rate base_lr peak_lr blr", "optim.lr"},
     {"lr_min end_lr final_lr min_learning_rate eta_min", "optim.min_lr"},
     {"lr_scheduler lr_scheduler_type scheduler sched lr_schedule", "optim.schedule"},
+    {"warmup_proportion warmup_fraction warmup_share", "optim.warmup_ratio"},
     {"warmup warmup_iters num_warmup_steps warmup_iterations", "optim.warmup_steps"},
     {"wd decay", "optim.weight_decay"},
     {"optimizer optimiser opt", "optim.name"},

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <strings.h>
 
 enum kind { KIND_TEXT, KIND_NULL, KIND_BOOL, KIND_INT, KIND_REAL, KIND_DATE };
@@ -488,6 +489,15 @@ enum value_status value_read(int key, const char *text, size_t bytes, bool quote
                           : other == KIND_NULL ? N_("nothing")
                                                : N_("a number"),
                           better);
+}
+
+char *value_from_here(int key, const char *text)
+{
+    bool relative = text[0] && text[0] != '/' && !(text[0] == '~' && text[1] == '/') && !hub_is_name(text);
+    char *here = key >= 0 && config_keys[key].type == CONFIG_PATH && relative ? getcwd(NULL, 0) : NULL;
+    char *path = here ? path_join(here, text) : xstrdup(text);
+    free(here);
+    return path;
 }
 
 char *value_typed(int key, const char *text)

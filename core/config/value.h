@@ -32,6 +32,8 @@ void value_real_text(char *dst, size_t size, double x);
 /* Returns a typed value as it should be written to a file, malloc'ed. A number that other YAML readers
  * would parse differently gets the spelling that all of them read. key may be -1. */
 char *value_typed(int key, const char *text);
+/* Returns a value of the command line, malloc'ed: a relative path with the working directory before it. */
+char *value_from_here(int key, const char *text);
 /* Whether YAML 1.1 or 1.2 readers would parse this plain scalar as a type different from text. */
 bool value_plain_is_not_text(const char *text);
 /* Whether it can be written unquoted as text, in a block or (flow) in a flow collection. */

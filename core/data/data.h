@@ -59,11 +59,22 @@ uint32_t preprocess_hash(const struct preprocess *how, int64_t side);
 size_t preprocess_bytes(const struct preprocess *how, int64_t side);
 int preprocess_resized(const struct preprocess *how, int64_t side);
 
+/* Names of classes in the order of their numbers, as a classifier has them (labels.h). */
+struct class_names {
+    char **names;
+    int64_t count;
+    char *from;      /* the file that has them, for messages */
+    bool classifier; /* it has a classifier of as many classes, which the data must match */
+};
+
 struct image_list;
 struct data_options {
     const char *root;
     const char *include, *exclude; /* patterns (list.h); NULL: none */
-    int64_t image_size;            /* S */
+    /* data.val while the images of training are listed, which leave it out; data.root the other way round.
+     * NULL or "": none. Not used after the list was read */
+    const char *apart;
+    int64_t image_size; /* S */
     struct preprocess preprocess;
     int64_t student_size; /* the student's own image size; 0: that of the teacher */
     struct preprocess student;
@@ -87,7 +98,10 @@ struct data_options {
     bool labels;            /* read the class of each image, or of each document (labels.h) */
     bool validation;        /* the part for validation of a root with several parts */
     const struct data *classes; /* the training images, whose classes these have; NULL: their own */
-    struct image_list *list;    /* the images, if they are listed already: taken over; NULL or empty: not */
+    /* order of the classes, with `classes` NULL; NULL: as labels.h says. Not used after the list was read */
+    const struct class_names *order;
+    bool partly;             /* the data may have some classes of the order alone */
+    struct image_list *list; /* the images, if they are listed already: taken over; NULL or empty: not */
     /* Token files instead of images (token_loader.h) */
     enum token_form tokens; /* format of the files; TOKENS_NONE: images */
     int64_t context;        /* tokens of a sample */

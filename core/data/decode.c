@@ -79,11 +79,8 @@ static void row_to_rgb(const struct jpeg_decompress_struct *info, const uint8_t 
     for (JDIMENSION x = 0; x < info->output_width; x++, out += 3) {
         if (info->output_components == 1) out[0] = out[1] = out[2] = in[x];
         else {
-            /* Adobe stores CMYK inverted */
-            const uint8_t *p = in + 4 * x;
-            uint8_t flip = info->saw_Adobe_marker ? 255 : 0;
-            unsigned n = 255u - (p[3] ^ flip);
-            for (int c = 0; c < 3; c++) out[c] = (uint8_t)(n - multiply255((uint8_t)(p[c] ^ flip), n));
+            const uint8_t *p = in + 4 * x; /* CMYK, inverted with Adobe's marker and without (PIL) */
+            for (int c = 0; c < 3; c++) out[c] = (uint8_t)(p[3] - multiply255((uint8_t)(255 - p[c]), p[3]));
         }
     }
 }

@@ -129,6 +129,6 @@ int label_documents(struct image_list *list, const struct data_options *o, struc
     if (numbers) use_numbers(list);
     else label_sort_classes(list);
     list->classes_from = xasprintf(_("%d classes of %lld documents: labels are %s"), list->class_count,
-                                   (long long)list->documents, numbers ? "numbers" : _("names, sorted"));
+                                   (long long)list->documents, numbers ? "numbers" : N_("names"));
     return 0;
 }

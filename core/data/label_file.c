@@ -214,7 +214,7 @@ static int label_images(struct image_list *list, struct label_list *l, const str
     char *columns =
         l->header[0] ? xasprintf(_(", columns %s and %s"), l->header[0], l->header[1]) : xstrdup("");
     list->classes_from = xasprintf(_("%d classes from %s: labels are %s%s"), list->class_count, l->file,
-                                   numbers ? "numbers" : _("names, sorted"), columns);
+                                   numbers ? "numbers" : N_("names"), columns);
     free(columns);
     return 0;
 }

@@ -9,11 +9,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { SHOWN = 5 };
-
 void label_names_add(struct label_names *names, const char *name)
 {
-    if (names->count++ >= SHOWN) return;
+    if (names->count++ >= LABEL_NAMES_SHOWN) return;
     char *longer = xasprintf("%s%s%s", names->text ? names->text : "", names->text ? ", " : "", name);
     free(names->text);
     names->text = longer;
@@ -24,7 +22,7 @@ void label_names_report(struct label_names *names, const char *what, char **text
     if (names->count) {
         char *longer =
             xasprintf("%s%s%lld %s: %s%s", *text ? *text : "", *text ? "; " : "", (long long)names->count,
-                      what, names->text, names->count > SHOWN ? ", ..." : "");
+                      what, names->text, names->count > LABEL_NAMES_SHOWN ? ", ..." : "");
         free(*text);
         *text = longer;
     }
@@ -104,6 +102,7 @@ void label_add_numbers(struct image_list *list)
         char name[16];
         label_add_class(list, name, (size_t)snprintf(name, sizeof name, "%d", i));
     }
+    list->numbered = true;
 }
 
 /* ---- Directories ---- */
@@ -117,8 +116,8 @@ static void find_empty(struct image_list *list, const char *directory)
     for (struct dirent *entry; dir && (entry = readdir(dir)) != NULL;) {
         char *path = path_join(directory, entry->d_name);
         struct stat st;
-        if (entry->d_name[0] != '.' && stat(path, &st) == 0 && S_ISDIR(st.st_mode) &&
-            class_number(sorted, list->class_count, entry->d_name) < 0)
+        if (!image_list_foreign(entry->d_name, strlen(entry->d_name)) && stat(path, &st) == 0 &&
+            S_ISDIR(st.st_mode) && class_number(sorted, list->class_count, entry->d_name) < 0)
             label_names_add(&empty, entry->d_name);
         free(path);
     }
@@ -127,10 +126,39 @@ static void find_empty(struct image_list *list, const char *directory)
     label_names_report(&empty, "directories without images are no classes", &list->outside);
 }
 
-/* Labels the images by directories and removes those that are in none. */
-static int label_directories(struct image_list *list, const char *root, struct error *err)
+/* Returns whether `class` is one of the training images. */
+static bool is_trained(const struct data *classes, const char *class, size_t bytes)
 {
-    size_t skip = image_list_part_length(list), length = 0;
+    for (int32_t i = 0; classes && i < data_classes(classes); i++)
+        if (strlen(data_class_name(classes, i)) == bytes &&
+            memcmp(data_class_name(classes, i), class, bytes) == 0)
+            return true;
+    return false;
+}
+
+/* Returns the length of the directories above those of the classes: that of the part, and further ones that
+ * contain all images in directories, for a single class is none (seg_train/seg_train/CLASS). */
+static size_t above_classes(const struct image_list *list, const struct data_options *o)
+{
+    size_t skip = image_list_part_length(list);
+    if (image_place(list->names[0]).archive_length) return skip;
+    for (;;) {
+        const char *first = list->names[0] + skip, *slash = strchr(first, '/');
+        size_t bytes = slash ? (size_t)(slash - first) + 1 : 0;
+        for (int64_t i = 0; i < list->count && bytes; i++) {
+            const char *name = list->names[i] + skip;
+            if (strncmp(name, first, bytes) != 0 || !strchr(name + bytes, '/')) bytes = 0;
+        }
+        if (!bytes || is_trained(o->classes, first, bytes - 1)) return skip;
+        skip += bytes;
+    }
+}
+
+/* Labels the images by directories and removes those that are in none. */
+static int label_directories(struct image_list *list, const struct data_options *o, struct error *err)
+{
+    size_t skip = above_classes(list, o), length = 0;
+    const char *root = o->root;
     bool archives = image_place(list->names[0]).archive_length > 0;
     int64_t kept = 0;
     struct label_names outside = {0};
@@ -177,8 +205,7 @@ static int label_directories(struct image_list *list, const char *root, struct e
 static int label_cifar(struct image_list *list)
 {
     for (int64_t i = 0; i < list->count; i++) list->labels[i] = image_place(list->names[i]).label;
-    list->classes_from =
-        xasprintf(_("%d classes: %s, %s, ..."), list->class_count, list->classes[0], list->classes[1]);
+    list->classes_from = xasprintf(_("%d classes of CIFAR"), list->class_count);
     return 0;
 }
 
@@ -262,10 +289,10 @@ static int read_labels(struct image_list *list, const struct data_options *o, st
                : has_file(o)         ? label_from_file(list, o, err)
                : list->class_count   ? label_cifar(list)
                : list->sidecar_count ? label_sidecars(list, o, err)
-                                     : label_directories(list, o->root, err);
+                                     : label_directories(list, o, err);
     if (code) return err->file[0] ? code : (error_at(err, o->root, 0, 0), code);
     if (o->classes) code = adopt_classes(list, data_list(o->classes), err);
-    else {
+    else if ((code = label_adopt_order(list, o, err)) == 0 && !o->validation) {
         uint8_t *used = used_classes(list);
         int32_t kinds = 0, last = 0;
         for (int32_t i = 0; i < list->class_count; i++)
@@ -282,6 +309,38 @@ static int read_labels(struct image_list *list, const struct data_options *o, st
     return code ? error_at(err, o->root, 0, 0), code : 0;
 }
 
+/* Removes the images that the list data.val names, from the sorted ones. */
+static int remove_validation(struct image_list *list, const struct data_options *o, struct error *err)
+{
+    struct data_options held_out = *o;
+    struct image_list val;
+    struct stat st;
+    int64_t kept = 0, count = list->count;
+    if (!o->apart || o->tokens || o->validation || stat(o->apart, &st) != 0 || !S_ISREG(st.st_mode)) return 0;
+    held_out.label_file = o->apart;
+    held_out.include = held_out.apart = NULL;
+    held_out.order = NULL;
+    held_out.labels = held_out.validation = true;
+    int code = image_list_open(&val, &held_out, err);
+    if (code) return code;
+    for (int64_t i = 0, k = 0; i < count; i++) {
+        while (k < val.count && strcmp(val.names[k], list->names[i]) < 0) k++;
+        if (k < val.count && strcmp(val.names[k], list->names[i]) == 0) {
+            free(list->names[i]);
+            continue;
+        }
+        if (list->labels) list->labels[kept] = list->labels[i];
+        list->names[kept++] = list->names[i];
+    }
+    list->count = kept;
+    image_list_free(&val);
+    if (kept < count) list->apart = xasprintf(_("%lld images"), (long long)(count - kept));
+    if (kept) return 0;
+    error_set(err, EXIT_FAILED, "leave images for training out of data.val",
+              "data.val names all %lld images of data.root", (long long)count);
+    return error_at(err, o->apart, 0, 0);
+}
+
 int image_list_open(struct image_list *list, const struct data_options *o, struct error *err)
 {
     bool given = o->include && o->include[0];
@@ -289,10 +348,14 @@ int image_list_open(struct image_list *list, const struct data_options *o, struc
                                   .include = has_file(o) && !given ? "*" : o->include, /* the file chooses */
                                   .exclude = o->exclude,
                                   .validation = o->validation,
+                                  .apart = o->apart,
                                   .labels = o->labels,
                                   .coarse = data_labels_coarse(o)};
     int code = o->tokens ? token_list_open(list, o, err) : image_list_search(list, &search, err);
-    if (!code && o->labels && (code = read_labels(list, o, err)) != 0) image_list_free(list);
+    if (code) return code;
+    if (o->labels) code = read_labels(list, o, err);
+    if (!code) code = remove_validation(list, o, err);
+    if (code) image_list_free(list);
     return code;
 }
 

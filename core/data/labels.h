@@ -6,6 +6,9 @@
  * directory are removed from the list and reported.
  *
  * Token files: each document has a class, in X.classes next to X.bin (token_file.h).
+ *
+ * With options->order, classes that have its names are numbered as there. Different names are refused if a
+ * classifier of as many classes has them, unless the labels are numbers.
  */
 #ifndef MEOPT_DATA_LABELS_H
 #define MEOPT_DATA_LABELS_H

@@ -5,6 +5,7 @@
 #include "core/data/labels.h"
 
 /* Names for a message: the first few, and their number. */
+enum { LABEL_NAMES_SHOWN = 5 };
 struct label_names {
     char *text;
     int64_t count;
@@ -23,6 +24,9 @@ int32_t label_add_class(struct image_list *list, const char *name, size_t length
 void label_add_numbers(struct image_list *list);
 /* Sorts the classes by their names, merges equal ones, and renumbers the labels. */
 void label_sort_classes(struct image_list *list);
+
+/* Numbers the classes as options->order does. */
+int label_adopt_order(struct image_list *list, const struct data_options *o, struct error *err);
 
 /* Each labels the images of a list, removes or refuses those without a class, and sets list->classes_from. */
 int label_sidecars(struct image_list *list, const struct data_options *o, struct error *err);

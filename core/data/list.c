@@ -75,7 +75,9 @@ struct walk {
         int64_t count;
     } unread[ENDINGS]; /* the last entry counts all further endings */
     int endings;
-    int64_t loops;
+    int64_t loops, foreign;
+    dev_t apart_device; /* of a directory that is left out */
+    ino_t apart;        /* 0: none */
     char **archives;
     int64_t archive_count;
     const char *archive;                                 /* the archive being read */
@@ -92,11 +94,28 @@ struct above {
     const struct above *up;
 };
 
+void image_list_report_classes(const struct image_list *list, const char *root)
+{
+    enum { NAMED = 5, NAME_BYTES = 48 };
+    char names[NAMED * (NAME_BYTES + 2)] = "", name[NAME_BYTES];
+    size_t n = 0;
+    if (!list->classes_from) return;
+    for (int32_t i = 0; i < list->class_count && i < NAMED; i++)
+        n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", i ? ", " : "",
+                              name_printable(name, sizeof name, list->classes[i]));
+    log_info("%s: %s, %s: %s%s", root, list->classes_from,
+             list->ordered_by ? list->ordered_by
+             : list->numbered ? _("in order")
+                              : _("sorted by name"),
+             names, list->class_count > NAMED ? ", ..." : "");
+}
+
 void image_list_report(const struct image_list *list, const char *root)
 {
     if (list->chosen) log_info("%s (change with data.include and data.exclude)", list->chosen);
+    if (list->apart) log_info("%s: %s is left out, because data.val names it", root, list->apart);
     if (list->unread) log_info("not read in %s: %s", root, list->unread);
-    if (list->classes_from) log_info("%s: %s", root, list->classes_from);
+    image_list_report_classes(list, root);
     if (list->outside) log_warn("%s: %s", root, list->outside);
 }
 
@@ -124,6 +143,26 @@ struct image_place image_place(const char *name)
                                 .archive_length = (int64_t)numbers[2],
                                 .label = (int32_t)numbers[3],
                                 .planar = (int32_t)numbers[4]};
+}
+
+bool image_list_foreign(const char *name, size_t bytes)
+{
+    /* of file servers (Synology, QNAP), macOS, Windows and Python */
+    static const char *const names[] = {"@eaDir",      "#recycle",           "#snapshot",
+                                        "@Recycle",    "@Recently-Snapshot", "__MACOSX",
+                                        "__pycache__", "$RECYCLE.BIN",       "System Volume Information",
+                                        "lost+found"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strlen(names[i]) == bytes && memcmp(names[i], name, bytes) == 0) return true;
+    return name[0] == '.';
+}
+
+/* Returns whether a path leads through such a directory. */
+static bool foreign_path(const char *path)
+{
+    for (const char *slash; (slash = strchr(path, '/')) != NULL; path = slash + 1)
+        if (image_list_foreign(path, (size_t)(slash - path))) return true;
+    return false;
 }
 
 static void count_unread(struct walk *w, const char *name)
@@ -179,7 +218,8 @@ static int walk_entry(struct walk *w, const char *below, const char *entry, cons
     if (image_list_matches(w->exclude, name)) w->all += image_name(entry);
     else {
         if (stat(full, &st) != 0) code = unknown(w, full, entry, err);
-        if (S_ISDIR(st.st_mode)) code = walk(w, name, up, err);
+        if (S_ISDIR(st.st_mode) && image_list_foreign(entry, strlen(entry))) w->foreign++;
+        else if (S_ISDIR(st.st_mode)) code = walk(w, name, up, err);
         if (S_ISREG(st.st_mode) && !image_name(entry) && !ends_with(entry, ".tar")) count_unread(w, entry);
     }
     if (S_ISREG(st.st_mode) && image_name(entry)) w->all++;
@@ -202,6 +242,7 @@ static int walk(struct walk *w, const char *below, const struct above *up, struc
     struct stat st;
     int code = 0;
     bool opened = dir && fstat(dirfd(dir), &st) == 0, loop = false;
+    bool apart = opened && below[0] && w->apart && st.st_ino == w->apart && st.st_dev == w->apart_device;
     if (!opened && below[0])
         code = unlisted(w, path, "cannot open this directory of images",
                         "make it readable, or name it in data.exclude to train without it", err);
@@ -219,6 +260,8 @@ static int walk(struct walk *w, const char *below, const struct above *up, struc
         w->loops += loop;
     }
     struct dirent *entry;
+    if (apart && !w->list->apart) w->list->apart = xstrdup(below);
+    opened &= !apart;
     while (!code && opened && !loop && (errno = 0, entry = readdir(dir)) != NULL)
         if (entry->d_name[0] != '.') code = walk_entry(w, below, entry->d_name, &here, err);
     if (!code && opened && !loop && errno)
@@ -251,7 +294,7 @@ static void add_member(void *context, const char *member, int64_t offset, int64_
     struct walk *w = context;
     while (strncmp(member, "./", 2) == 0) member += 2;
     const char *last = path_basename(member);
-    if (last[0] == '.' || !last[0]) return;
+    if (last[0] == '.' || !last[0] || foreign_path(member)) return;
     char *name = xasprintf("%s/%s", w->archive, member);
     struct image_place place = {
         .offset = offset, .bytes = bytes, .archive_length = (int64_t)strlen(w->archive)};
@@ -305,107 +348,19 @@ static char *unread_text(struct walk *w)
         text = longer;
         w->unread[most].count = -1;
     }
-    if (!w->loops) return text;
-    char *longer = xasprintf(_("%s%s%lld links to a directory above"), text ? text : "", text ? ", " : "",
-                             (long long)w->loops);
-    free(text);
-    return longer;
-}
-
-/* ---- Training, validation and test ---- */
-
-enum part { PART_NONE, PART_TRAIN, PART_VAL, PART_TEST, PARTS };
-static const char *const part_names[PARTS] = {N_("elsewhere"), N_("for training"), N_("for validation"),
-                                              N_("for test")};
-
-static const struct {
-    const char *directory;
-    enum part part;
-} parts[] = {{"train2014", PART_TRAIN}, {"train2017", PART_TRAIN}, {"train", PART_TRAIN},
-             {"training", PART_TRAIN},  {"val2014", PART_VAL},     {"val2017", PART_VAL},
-             {"val", PART_VAL},         {"valid", PART_VAL},       {"validation", PART_VAL},
-             {"dev", PART_VAL},         {"test2014", PART_TEST},   {"test2015", PART_TEST},
-             {"test2017", PART_TEST},   {"test", PART_TEST},       {"testing", PART_TEST}};
-
-static enum part part_named(const char *name, size_t bytes)
-{
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        if (strlen(parts[i].directory) == bytes && strncasecmp(parts[i].directory, name, bytes) == 0)
-            return parts[i].part;
-    return PART_NONE;
-}
-
-/* Returns the part by the outermost directory with a known name: under val/ there may be a class "train".
- * For an archive, by a word of its name: imagenet-train-000000.tar. */
-static enum part part_of(const char *name)
-{
-    size_t archive = (size_t)image_place(name).archive_length;
-    enum part part = PART_NONE;
-    const char *at = name;
-    for (const char *slash; !part && (slash = strchr(at, '/')) != NULL; at = slash + 1) {
-        part = part_named(at, (size_t)(slash - at));
-        for (size_t n; (size_t)(slash - name) == archive && !part && at < slash; at += n + 1) {
-            n = strcspn(at, "-_./");
-            part = part_named(at, n);
-        }
+    const struct {
+        int64_t count;
+        const char *what;
+    } more[] = {{w->loops, N_("links to a directory above")},
+                {w->foreign, N_("directories of other programs")}};
+    for (size_t i = 0; i < sizeof more / sizeof *more; i++) {
+        if (!more[i].count) continue;
+        char *longer = xasprintf("%s%s%lld %s", text ? text : "", text ? ", " : "", (long long)more[i].count,
+                                 _(more[i].what));
+        free(text);
+        text = longer;
     }
-    return part;
-}
-
-static bool in_train2014(const char *name)
-{
-    return strncmp(name, "train2014/", 10) == 0 || strstr(name, "/train2014/") != NULL;
-}
-
-static enum part part_at(const char *name, bool coco2014)
-{
-    enum part part = part_of(name);
-    if (!coco2014) return part;
-    return in_train2014(name) ? PART_TRAIN : part == PART_TRAIN ? PART_NONE : part;
-}
-
-size_t image_list_part_length(const struct image_list *list)
-{
-    const char *first = list->names[0], *last = list->names[list->count - 1];
-    size_t begin = 0;
-    for (size_t i = 0; first[i] && first[i] == last[i]; i++) {
-        if (first[i] != '/') continue;
-        if (part_named(first + begin, i - begin)) return i + 1;
-        begin = i + 1;
-    }
-    return 0;
-}
-
-/* Keeps the images of one part, for training or for validation, if there are others. */
-static void select_part(struct image_list *list, bool validation)
-{
-    int64_t counts[PARTS] = {0}, kept = 0;
-    bool coco2014 = false;
-    for (int64_t i = 0; i < list->count && !coco2014; i++) coco2014 = in_train2014(list->names[i]);
-    for (int64_t i = 0; i < list->count; i++) counts[part_at(list->names[i], coco2014)]++;
-    bool held_out = counts[PART_VAL] || counts[PART_TEST];
-    enum part wanted_part = !validation ? PART_TRAIN : counts[PART_VAL] ? PART_VAL : PART_TEST;
-    bool choose = (coco2014 && !validation) || (counts[PART_TRAIN] && held_out);
-    int kinds = 0;
-    for (int k = 0; k < PARTS; k++) kinds += counts[k] > 0;
-    if (!held_out && !choose) return;
-    for (int64_t i = 0; i < list->count && choose; i++) {
-        if (part_at(list->names[i], coco2014) == wanted_part) list->names[kept++] = list->names[i];
-        else free(list->names[i]);
-    }
-    if (choose) list->count = kept;
-    if (kinds < 2) return;
-    char text[256] = "";
-    size_t used = 0;
-    for (int k = 0; k < PARTS; k++) {
-        if (!counts[k] || (choose && k == (int)wanted_part)) continue;
-        used += (size_t)snprintf(text + used, sizeof text - used, "%s%lld %s", used ? _(", ") : "",
-                                 (long long)counts[k], _(part_names[k]));
-    }
-    list->chosen =
-        choose ? xasprintf(_("using %lld images %s; skipped: %s"), (long long)kept,
-                           coco2014 && !validation ? _("under train2014") : _(part_names[wanted_part]), text)
-               : xasprintf(_("using all images: %s"), text);
+    return text;
 }
 
 static int by_bytes(const void *a, const void *b)
@@ -413,6 +368,47 @@ static int by_bytes(const void *a, const void *b)
     const char *x = *(char *const *)a, *y = *(char *const *)b;
     int order = strcmp(x, y); /* an archive may contain a name twice */
     return order ? order : image_place(x).offset < image_place(y).offset ? -1 : 1;
+}
+
+/* Returns whether an archive has KEY.jpg for its member KEY.PART.png, which is then a part of that sample:
+ * webdataset's key ends at the first dot of the last component. */
+static bool part_of_sample(const struct image_list *list, const char *name)
+{
+    static const char *const endings[] = {".jpg", ".jpeg", ".png", ".webp"};
+    const char *last = path_basename(name), *dot = strchr(last, '.');
+    bool found = false;
+    if (!image_place(name).archive_length || !dot || !strchr(dot + 1, '.')) return false;
+    for (size_t i = 0; i < sizeof endings / sizeof *endings && !found; i++) {
+        char *plain = xasprintf("%.*s%s", (int)(dot - name), name, endings[i]);
+        int64_t low = 0, high = list->count;
+        while (low < high) {
+            int64_t middle = low + (high - low) / 2;
+            if (strcmp(list->names[middle], plain) < 0) low = middle + 1;
+            else high = middle;
+        }
+        found = low < list->count && strcmp(list->names[low], plain) == 0;
+        free(plain);
+    }
+    return found;
+}
+
+/* Removes the parts of samples from the sorted list. */
+static void drop_parts(struct walk *w)
+{
+    struct image_list *list = w->list;
+    uint8_t *part = xcalloc((size_t)list->count + 1, 1);
+    int64_t kept = 0;
+    for (int64_t i = 0; i < list->count; i++) part[i] = part_of_sample(list, list->names[i]);
+    for (int64_t i = 0; i < list->count; i++) {
+        if (!part[i]) {
+            list->names[kept++] = list->names[i];
+            continue;
+        }
+        count_unread(w, list->names[i]);
+        free(list->names[i]);
+    }
+    list->count = kept;
+    free(part);
 }
 
 /* Removes the listed images that the patterns leave out. */
@@ -440,10 +436,17 @@ int image_list_search(struct image_list *list, const struct image_search *search
                      .report = search->report,
                      .context = search->context,
                      .labels = search->labels};
+    struct stat apart;
+    if (search->apart && search->apart[0] && stat(search->apart, &apart) == 0 && S_ISDIR(apart.st_mode)) {
+        w.apart_device = apart.st_dev;
+        w.apart = apart.st_ino;
+    }
     int code = read_archives(&w, walk(&w, "", NULL, err), err);
     bool cifar = !code && !w.all && (code = cifar_list(list, search, err), list->count > 0);
     if (cifar && !code) match_patterns(&w);
     if (search->unlisted) *search->unlisted = w.unlisted;
+    qsort(list->names, (size_t)list->count, sizeof *list->names, by_bytes);
+    if (!cifar) drop_parts(&w);
     if (!cifar) list->unread = unread_text(&w);
     if (!code && list->count == 0) {
         if (w.all)
@@ -464,8 +467,7 @@ int image_list_search(struct image_list *list, const struct image_search *search
         image_list_free(list);
         return code;
     }
-    if (!w.include[0] && !cifar) select_part(list, search->validation);
-    qsort(list->names, (size_t)list->count, sizeof *list->names, by_bytes);
+    if (!w.include[0] && !cifar) image_list_select_part(list, search);
     return 0;
 }
 
@@ -530,7 +532,9 @@ void image_list_free(struct image_list *list)
     for (int64_t i = 0; i < list->sidecar_count; i++) free(list->sidecars[i].key);
     free(list->sidecars);
     free(list->classes_from);
+    free(list->ordered_by);
     free(list->outside);
+    free(list->apart);
     free(list->chosen);
     free(list->unread);
     *list = (struct image_list){0};

@@ -1,5 +1,6 @@
 /* The images under a root: JPEG, PNG and WebP by the endings of their names, with paths relative to the
- * root, in byte order. Names that begin with a dot are skipped, and links to a directory above.
+ * root, in byte order. Names that begin with a dot are skipped, directories of other programs (@eaDir,
+ * __MACOSX), and links to a directory above. An archive's member KEY.seg.png is no image next to KEY.jpg.
  *
  * If there are no images but tar archives (names that end in .tar), the images are their members,
  * SHARD/MEMBER.
@@ -7,8 +8,9 @@
  * Selection: images that match a pattern of `include` and none of `exclude`. Without `include`, training
  * images are not mixed with others. If the paths contain a directory train2014, only its images are
  * listed. Else, if some are under a directory train2017, train or training and others under one for
- * validation or test (parts in list.c), only the former are listed. The outermost directory of a path
- * counts.
+ * validation or test (parts in list_part.c), only the former are listed. The outermost directory of a path
+ * counts. Directories whose names differ by such a word alone (seg_train, seg_test) are parts, too. Where
+ * labels are read, train is not mixed with unlabeled.
  *
  * Patterns are separated by commas. '*' matches any bytes, including '/', and '?' matches one. A pattern
  * that matches a directory includes all files under it.
@@ -36,6 +38,7 @@ struct image_list {
     int64_t count;
     bool tokens;  /* files that are identified as a whole: token files and their parts (token_loader.h) */
     char *chosen; /* description of the part that was chosen; NULL: there is only one */
+    char *apart;  /* what is left out, because data.val names it; NULL: nothing */
     char *unread; /* description of files with unknown endings and of skipped links; NULL: none */
     /* classes (labels.h); NULL: not read */
     int32_t *labels;   /* (count), or (documents) */
@@ -44,7 +47,9 @@ struct image_list {
     int32_t class_count;
     struct image_sidecar *sidecars; /* (sidecar_count) .cls members of archives, with search.labels */
     int64_t sidecar_count;
+    bool numbered;      /* labels are numbers of classes, whose names are these numbers */
     char *classes_from; /* description of where the classes come from */
+    char *ordered_by;   /* of their order; NULL: the one of the data */
     char *outside;      /* description of images and classes left out; NULL: none */
 };
 /* Returns the number of labels, if there are any. */
@@ -55,6 +60,7 @@ static inline int64_t image_list_labels(const struct image_list *list)
 struct image_search {
     const char *root, *include, *exclude; /* patterns may be NULL or "" */
     bool validation;                      /* images for validation, else for test; false: for training */
+    const char *apart;                    /* a directory that is left out; NULL or "": none */
     bool labels, coarse;                  /* collect labels; coarse: the 20 superclasses of CIFAR-100 */
     /* Called for each directory and link that cannot be followed; the rest is listed. NULL: the first one is
      * the error. */
@@ -66,6 +72,14 @@ int image_list_search(struct image_list *list, const struct image_search *search
 /* The same for training images. */
 int image_list_read(struct image_list *list, const char *root, const char *include, const char *exclude,
                     struct error *err);
+/* Keeps the images of one part of the sorted list, as described above. */
+void image_list_select_part(struct image_list *list, const struct image_search *search);
+/* Returns the part that a word of a name gives, words being separated by "-_." and blanks: PART_NONE without
+ * such a word, or with words of two parts. Sets *word and *length (may be NULL) to the word. */
+enum image_part { PART_NONE, PART_TRAIN, PART_VAL, PART_TEST, PART_UNLABELLED, PARTS };
+enum image_part image_part_word(const char *name, size_t bytes, const char **word, size_t *length);
+/* Returns whether a directory has this name from another program, which keeps previews or copies there. */
+bool image_list_foreign(const char *name, size_t bytes);
 /* Returns the length of the directories that contain all images if the innermost is named like a part
  * (train, val, ...), with its slash; else 0. */
 size_t image_list_part_length(const struct image_list *list);
@@ -111,5 +125,6 @@ void image_list_subset(struct image_list *list, int64_t count, uint64_t seed);
 void image_list_free(struct image_list *list);
 /* Logs which files are read, and which are not. */
 void image_list_report(const struct image_list *list, const char *root);
+void image_list_report_classes(const struct image_list *list, const char *root);
 
 #endif

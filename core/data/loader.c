@@ -431,8 +431,9 @@ int data_open(struct data **data, const struct data_options *options, struct err
     } else if (!code) code = image_list_open(&d->list, options, err);
     /* owned by the caller, and not used after the list was read */
     d->options.list = NULL;
-    d->options.include = d->options.exclude = NULL;
+    d->options.include = d->options.exclude = d->options.apart = NULL;
     d->options.classes = NULL;
+    d->options.order = NULL;
     if (!code && options->tokens) code = token_loader_open(&d->tokens, &d->options, &d->list, err);
     if (!code) {
         int64_t global = d->options.global, count = data_images(d);

@@ -61,6 +61,9 @@ int token_root(const char *root, struct stat *status, struct error *err)
 /* The entries of a directory that are not read. */
 struct left_out {
     int64_t hidden, directories, special, others; /* others: without .bin, next to files with it */
+    int64_t parts;                                /* of another part than the one that is read */
+    char *part;                                   /* the first of these */
+    struct stat apart;                            /* st_ino 0: nothing is left out */
 };
 
 /* Adds an entry of a directory if it is a file. A link that leads nowhere is an error. */
@@ -75,6 +78,10 @@ static int add_entry(struct image_list *list, struct left_out *left, const char 
         error_at(err, path, 0, 0);
         free(path);
         return code;
+    }
+    if (left->apart.st_ino && st.st_ino == left->apart.st_ino && st.st_dev == left->apart.st_dev) {
+        if (!list->apart) list->apart = xstrdup(name);
+        return 0;
     }
     if (S_ISREG(st.st_mode)) return add_file(list, root, name, st.st_size, err);
     if (S_ISDIR(st.st_mode)) left->directories++;
@@ -91,6 +98,7 @@ static int list_directory(struct image_list *list, struct left_out *left, const 
     int code = 0;
     bool all = !o->include || !o->include[0];
     *left = (struct left_out){0};
+    if (o->apart && stat(o->apart, &left->apart) != 0) left->apart.st_ino = 0;
     if (!dir) {
         error_errno(err, EXIT_FAILED, "set data.root to token files", "cannot open this directory");
         return error_at(err, o->root, 0, 0);
@@ -111,6 +119,29 @@ static int list_directory(struct image_list *list, struct left_out *left, const 
     }
     closedir(dir);
     return code;
+}
+
+static enum image_part part_of(const char *name) { return image_part_word(name, strlen(name), NULL, NULL); }
+
+/* Keeps the files of one part, for training or for validation, if names say that there are others: train.bin
+ * and val.bin, X_train_000001.bin and X_val_000000.bin. */
+static void select_part(struct image_list *list, struct left_out *left, bool validation)
+{
+    int64_t counts[PARTS] = {0}, kept = 0;
+    for (int64_t i = 0; i < list->count; i++) counts[part_of(list->names[i])]++;
+    enum image_part wanted = !validation ? PART_TRAIN : counts[PART_VAL] ? PART_VAL : PART_TEST;
+    if (!counts[PART_TRAIN] || !(counts[PART_VAL] || counts[PART_TEST])) return;
+    for (int64_t i = 0; i < list->count; i++) {
+        char *name = list->names[i];
+        if (part_of(name) == wanted) {
+            list->names[kept++] = name;
+            continue;
+        }
+        left->parts += !token_list_part(name);
+        if (left->part || token_list_part(name)) free(name);
+        else left->part = name;
+    }
+    list->count = kept;
 }
 
 /* Describes the files that are read, by the first names, and the number of entries that are not. */
@@ -134,6 +165,13 @@ static void describe(struct image_list *list, const struct left_out *left)
     }
     list->chosen = xasprintf(_("using %zu file%s: %s%s"), files, files == 1 ? "" : "s", names,
                              files > NAMED ? ", ..." : "");
+    if (left->parts) {
+        char *longer =
+            xasprintf(_("%s; skipped as another part: %s%s"), list->chosen,
+                      name_printable(name, sizeof name, left->part), left->parts > 1 ? ", ..." : "");
+        free(list->chosen);
+        list->chosen = longer;
+    }
     n = 0;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (parts[i].count)
@@ -168,7 +206,9 @@ int token_list_open(struct image_list *list, const struct data_options *o, struc
     if (code) image_list_free(list);
     else {
         qsort(list->names, (size_t)list->count, sizeof *list->names, by_bytes);
+        if (!o->include || !o->include[0]) select_part(list, &left, o->validation);
         describe(list, &left);
+        free(left.part);
     }
     return code;
 }

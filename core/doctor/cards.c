@@ -194,6 +194,19 @@ static void report_library(struct doctor *d, const char *purpose, const char *wi
                            : NULL);
 }
 
+/* Checks the module for MPI, without which mpirun starts no ranks, though the machine has MPI. */
+static void check_mpi(struct doctor *d)
+{
+    struct library library;
+    bool there = library_open_mpi(&library) != NULL;
+    struct line *l =
+        doctor_add(d, there ? FINDING_OK : FINDING_MISSING, "MPI between CPU ranks: %s", library.path);
+    line_text(l, "library", there ? library.path : "");
+    if (!there)
+        line_advise(l, "required for CPU ranks on several hosts, and for mpirun",
+                    "install MPI's development files (Debian: libopenmpi-dev), and build MEOpt again");
+}
+
 static void check_card_libraries(struct doctor *d)
 {
     static const char slow[] = N_("without it MEOpt uses its own GEMM, which is slower"),
@@ -210,7 +223,6 @@ static void check_card_libraries(struct doctor *d)
                 {N_("collectives of NVIDIA"), through_host, 0, LIBRARY_NCCL},
                 {N_("telemetry of AMD and Hygon"), silent, 1, LIBRARY_ROCM_SMI},
                 {N_("telemetry of NVIDIA"), silent, 0, LIBRARY_NVML}};
-    static const char *const mpi[] = {"libmpi.so.40", "libmpi.so.12", "libmpi.so", NULL};
     int count[VENDORS];
     doctor_count_cards(d, count);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -219,9 +231,7 @@ static void check_card_libraries(struct doctor *d)
         library_open(rows[i].library, &library);
         report_library(d, rows[i].purpose, rows[i].without, wanted, &library);
     }
-    struct library library;
-    library_open_first(mpi, &library);
-    report_library(d, "MPI between CPU ranks", "required for CPU ranks on several hosts", false, &library);
+    check_mpi(d);
 }
 
 /* Checks every card of the drivers in turn. Without cards checks the CPU, if shapes are given. */

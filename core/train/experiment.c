@@ -5,6 +5,7 @@
 #include "core/data/labels.h"
 #include "core/device/threads.h"
 #include "core/run/checkpoint.h"
+#include "core/train/class_order.h"
 #include "core/train/preprocess.h"
 #include "core/train/trainer.h"
 
@@ -16,9 +17,13 @@
 
 struct data_options train_tower_images(const struct config *c, bool student)
 {
+    struct stat st;
+    bool classes = objective_of(c)->classes || c->train.eval == TRAIN_EVAL_KNN ||
+                   (stat(c->data.val, &st) == 0 && S_ISDIR(st.st_mode));
     return (struct data_options){.root = c->data.root,
                                  .include = c->data.include,
                                  .exclude = c->data.exclude,
+                                 .apart = classes ? c->data.val : NULL, /* a list is of classes */
                                  .image_size = train_image_size(c, student),
                                  .preprocess = train_preprocess(c, student),
                                  .augment = c->data.augment,
@@ -49,6 +54,7 @@ static struct data_options token_options(const struct config *c)
     return (struct data_options){.root = c->data.root,
                                  .include = c->data.include,
                                  .exclude = c->data.exclude,
+                                 .apart = c->data.val,
                                  .shuffle = c->data.shuffle,
                                  .seed = (uint64_t)c->train.seed,
                                  .batch = c->train.batch_size,
@@ -80,6 +86,19 @@ struct data_options train_data_options(const struct config *c)
     return options;
 }
 
+int train_open_data(struct data **data, const struct config *c, const char *run, struct data_options *options,
+                    struct error *err)
+{
+    struct class_names order;
+    int code = class_order_read(&order, c, run, err);
+    *data = NULL;
+    options->order = &order;
+    if (!code) code = data_open(data, options, err);
+    options->order = NULL;
+    class_order_free(&order);
+    return code;
+}
+
 /* Returns the images for validation, in one pass: with the resize and the centre crop of the towers. */
 static struct data_options validation_options(const struct config *c, const struct data *train)
 {
@@ -93,6 +112,7 @@ static struct data_options validation_options(const struct config *c, const stru
     o.whole = o.validation = true;
     o.labels = o.labels || c->train.eval == TRAIN_EVAL_KNN;
     o.classes = train;
+    o.apart = list ? NULL : c->data.root;
     if (!list) o.root = c->data.val;
     if (list || !data_labels_coarse(&o)) o.label_file = list ? c->data.val : NULL;
     return o;
@@ -131,7 +151,8 @@ static int open_bank(struct data **bank, const struct config *c, int rank, int r
 }
 
 int train_open_validation(struct validation_data *d, const struct config *c, const struct data *train,
-                          int rank, int ranks, bool report, int64_t batch, struct error *err)
+                          const struct class_names *order, int rank, int ranks, bool report, int64_t batch,
+                          struct error *err)
 {
     int code = 0;
     *d = (struct validation_data){0};
@@ -142,6 +163,8 @@ int train_open_validation(struct validation_data *d, const struct config *c, con
     options.rank = rank;
     options.ranks = ranks;
     options.batch = options.micro = batch;
+    options.order = order;
+    options.partly = order && order->count;
     if (!options.labels && options.label_file && options.label_file[0]) {
         code = error_set(err, EXIT_CONFIG, "name a directory, or set train.eval: knn",
                          "data.val is a list, which requires classes");
@@ -150,7 +173,7 @@ int train_open_validation(struct validation_data *d, const struct config *c, con
     if (!code) code = data_open(&d->val, &options, err);
     if (!code && d->bank) data_subset(d->bank, c->train.knn_bank); /* data.val has read the classes of all */
     if (!code && report) data_report(d->val);
-    if (!code && report && data_hash(d->val) == data_hash(train))
+    if (!code && report && train && data_hash(d->val) == data_hash(train))
         log_warn("data.val has the same %s as data.root: %s", options.tokens ? "tokens" : "images",
                  c->data.val);
     if (!code && report && d->bank)
@@ -169,19 +192,23 @@ void train_close_validation(struct validation_data *d)
 int train_list_classes(struct config *c, struct image_list *list, struct error *err)
 {
     char text[24];
+    struct class_names order;
     *list = (struct image_list){0};
-    if (!objective_of(c)->classes || c->model_s.classes || !c->data.root[0] || file_absent(c->data.root))
-        return 0;
+    if (!objective_of(c)->classes || !c->data.root[0] || file_absent(c->data.root)) return 0;
+    int code = class_order_read(&order, c, NULL, err);
+    if (code || (c->model_s.classes && !order.count)) return code;
     struct data_options options = train_data_options(c);
     char *index = token_file_index(c->data.root); /* NULL: not of a token file */
-    int code = image_list_open(list, &options, err);
+    options.order = &order;
+    code = image_list_open(list, &options, err);
+    class_order_free(&order);
     if (code && !options.tokens && index && !file_absent(index)) {
         code = error_set(err, EXIT_CONFIG, "set model.family: bert",
                          "data.root is a token file, but without model.family images are classified");
         error_at(err, c->data.root, 0, 0);
     }
     free(index);
-    if (code) return code;
+    if (code || c->model_s.classes) return code;
     snprintf(text, sizeof text, "%d", list->class_count);
     return config_assign(c, "model_s.classes", text, err);
 }
@@ -190,6 +217,7 @@ int train_set_classes(struct config *c, struct error *err)
 {
     struct image_list list;
     int code = train_list_classes(c, &list, err);
+    if (!code) image_list_report_classes(&list, c->data.root);
     image_list_free(&list);
     return code;
 }
@@ -209,12 +237,20 @@ int train_check_labels(const struct config *c, struct error *err)
     struct data_options options = train_data_options(c);
     if (!options.labels) return 0;
     if (!options.image_size) options.image_size = 1; /* of the checkpoint: no image is loaded */
-    int code = data_open(&data, &options, err);
+    int code = train_open_data(&data, c, NULL, &options, err);
     if (!code && c->model_s.classes) code = train_check_classes(c, data, c->model_s.classes, err);
-    if (!code) code = train_open_validation(&val, c, data, 0, 1, true, c->train.batch_size, err);
+    if (!code) code = train_open_validation(&val, c, data, NULL, 0, 1, true, c->train.batch_size, err);
     train_close_validation(&val);
     data_close(data);
     return code;
+}
+
+void train_warn_warmup(const struct config *c, int64_t total)
+{
+    int64_t steps = config_warmup(c, total);
+    if (total > 1 && steps > total / 2)
+        log_warn("%lld of %lld steps are warm-up (optim.warmup_steps): the learning rate peaks late",
+                 (long long)steps, (long long)total);
 }
 
 int train_device_open(struct device **device, const struct config *c, bool limited, struct error *err)
@@ -376,9 +412,9 @@ int train_dry_run(struct config *c, struct error *err)
     if (!code) {
         struct data_options options = train_data_options(c);
         options.list = &list;
-        code = data_open(&data, &options, err);
+        code = train_open_data(&data, c, NULL, &options, err);
     }
-    if (!code) code = train_open_validation(&val, c, data, 0, 1, true, c->train.batch_size, err);
+    if (!code) code = train_open_validation(&val, c, data, NULL, 0, 1, true, c->train.batch_size, err);
     image_list_free(&list);
     train_close_validation(&val);
     data_close(data);

@@ -9,6 +9,9 @@
 /* Returns the images of a resolved configuration: for teacher and student, or for the student alone where
  * the teacher's outputs are cached. */
 struct data_options train_data_options(const struct config *config);
+/* data_open, with the classes in the order of class_order_read. */
+int train_open_data(struct data **data, const struct config *config, const char *run,
+                    struct data_options *options, struct error *err);
 /* Images of an evaluation: one pass in their order. */
 struct validation_data {
     struct data *val;  /* of data.val; NULL: there is no evaluation */
@@ -18,9 +21,11 @@ struct validation_data {
  * caller frees the list. */
 int train_validation_list(struct image_list *list, const struct config *config, struct error *err);
 /* Opens them in batches of `batch`, with the classes of the training images. train: the images of training,
- * which must outlive this call only. report: log what they are. To be closed after an error, too. */
+ * which must outlive this call only; NULL: the classes are those of `order`, which may be NULL, too. report:
+ * log what they are. To be closed after an error, too. */
 int train_open_validation(struct validation_data *data, const struct config *config, const struct data *train,
-                          int rank, int ranks, bool report, int64_t batch, struct error *err);
+                          const struct class_names *order, int rank, int ranks, bool report, int64_t batch,
+                          struct error *err);
 void train_close_validation(struct validation_data *data);
 /* Returns the images of one tower. */
 struct data_options train_tower_images(const struct config *config, bool student);
@@ -35,6 +40,8 @@ int train_check_classes(const struct config *config, const struct data *data, in
                         struct error *err);
 /* Checks classes and labels of data.root and data.val as a start does; without labels it does nothing. */
 int train_check_labels(const struct config *config, struct error *err);
+/* Warns if most of `total` steps are warm-up. */
+void train_warn_warmup(const struct config *config, int64_t total);
 /* Opens the device of an experiment: device.type, the first of device.cards, device.memory_limit (ignored
  * unless limited). */
 int train_device_open(struct device **device, const struct config *config, bool limited, struct error *err);

@@ -118,7 +118,7 @@ static int load_trainer(struct train_loop *w, struct config *c, struct cache_pas
     return code;
 }
 
-static int load_data(struct train_loop *w, const struct config *c, struct error *err)
+static int load_data(struct train_loop *w, const struct config *c, bool resumed, struct error *err)
 {
     struct data_options options = train_data_options(c);
     options.rank = w->t->data->rank;
@@ -130,12 +130,12 @@ static int load_data(struct train_loop *w, const struct config *c, struct error 
     w->feed.chunk = data_chunk(&options);
     w->feed.context = options.context;
     w->feed.labels_each = w->t->labels_each;
-    int code = data_open(&w->feed.data, &options, err);
+    int code = train_open_data(&w->feed.data, c, resumed ? w->run->directory : NULL, &options, err);
     if (!code && is_rank0(w)) data_report(w->feed.data);
     if (!code) code = train_check_classes(c, w->feed.data, w->t->student->out_width, err);
     if (!code)
-        code = train_open_validation(&w->feed.validation, c, w->feed.data, w->t->data->rank, w->t->data->size,
-                                     is_rank0(w), w->t->micro, err);
+        code = train_open_validation(&w->feed.validation, c, w->feed.data, NULL, w->t->data->rank,
+                                     w->t->data->size, is_rank0(w), w->t->micro, err);
     if (!code && w->t->cache && w->t->cache_list != data_hash(w->feed.data)) {
         code = error_set(err, EXIT_FAILED, "start again when the images no longer change",
                          "the images changed while the teacher's outputs were computed");
@@ -149,7 +149,7 @@ int loop_load(struct train_loop *w, struct config *c, const struct train_resume 
 {
     struct cache_pass pass = {w->run, w->listener, how, changed};
     int code = load_trainer(w, c, &pass, ranks, device, err);
-    if (!code) code = stop_while_loading(w, load_data(w, c, err));
+    if (!code) code = stop_while_loading(w, load_data(w, c, how->resume, err));
     if (!code && w->listener->ready)
         code = w->listener->ready(w->listener->context, w->feed.data, w->feed.validation.val, err);
     if (!code) {

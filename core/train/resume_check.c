@@ -5,9 +5,12 @@
 #include "core/base/log.h"
 #include "core/data/labels.h"
 #include "core/run/change.h"
+#include "core/train/class_order.h"
 #include "core/train/experiment.h"
+#include "core/train/loop.h"
 #include "core/train/meta.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -295,7 +298,11 @@ static int compare_images(const struct run *run, const json_t *meta, const struc
     struct image_comparison c = {"data", "data.root", "images", config->data.root,
                                  meta,   force,       report,   changed};
     if (json_object_get(meta, "data_crc32c")) {
-        code = image_list_open(&list, &options, err);
+        struct class_names order;
+        code = class_order_read(&order, config, run->directory, err);
+        options.order = &order;
+        if (!code) code = image_list_open(&list, &options, err);
+        class_order_free(&order);
         if (code) return code;
         code = compare_list(&c, run, &list, err);
         if (!code) code = compare_classes(&c, &list, err);
@@ -387,6 +394,35 @@ int resume_check_run(const struct run *run, const struct config *config, int ran
     }
     json_decref(meta);
     return code;
+}
+
+/* ---- the learning rate ---- */
+
+void resume_check_schedule(const struct run *run, const struct config *config, const json_t *changed,
+                           int64_t from, int64_t total)
+{
+    static const char *const rates[] = {"optim.lr", "optim.min_lr"};
+    json_t *meta = NULL;
+    struct config before;
+    struct error ignored = {0};
+    if (from <= 0 || from >= total || read_meta(run, &meta, &ignored) || !meta) return;
+    int64_t was = json_integer_value(json_object_get(meta, "total_steps"));
+    bool differs = was != total;
+    config_copy(&before, config);
+    for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
+        const char *value = json_string_value(json_array_get(json_object_get(changed, rates[i]), 0));
+        if (value) (void)config_assign(&before, rates[i], value, NULL);
+        differs |= value != NULL;
+    }
+    double last = schedule_lr(&before, from, was), next = schedule_lr(config, from + 1, total);
+    if (was > 0 && differs && fabs(next - last) > 0.5 * last)
+        log_warn("%lld steps in all, before %lld: the learning rate jumps from %.3g at step %lld to %.3g",
+                 (long long)total, (long long)was, last, (long long)from, next);
+    else if (was > 0 && differs)
+        log_info("%lld steps in all, before %lld: learning rate %.3g at step %lld, then %.3g",
+                 (long long)total, (long long)was, last, (long long)from, next);
+    config_free(&before);
+    json_decref(meta);
 }
 
 /* ---- the weights ---- */

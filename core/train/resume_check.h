@@ -40,6 +40,11 @@ int resume_check_run(const struct run *run, const struct config *config, int ran
  * meta_write. */
 void resume_check_start(const struct run *run, const json_t *start, json_t **changed);
 
+/* Logs the learning rates of step `from` and of the next one, if the run's number of steps or its rates have
+ * changed; to be called before meta_write. */
+void resume_check_schedule(const struct run *run, const struct config *config, const json_t *changed,
+                           int64_t from, int64_t total);
+
 /* Compares the weights that were loaded into a tower ("teacher", "student") with those that the run began
  * with (meta.json: teacher_crc32c, teacher_model, ...). A difference is EXIT_CONFIG with the file's name,
  * unless `force` contains the key of the file. A student whose path changed is not compared: its weights

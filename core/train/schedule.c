@@ -7,7 +7,7 @@
 double schedule_lr(const struct config *c, int64_t step, int64_t total)
 {
     double lr = c->optim.lr, low = c->optim.min_lr;
-    int64_t warmup = c->optim.warmup_steps < total ? c->optim.warmup_steps : total;
+    int64_t warmup = config_warmup(c, total);
     if (step <= warmup) return lr * (double)step / (double)(warmup > 0 ? warmup : 1);
     double done = total > warmup ? (double)(step - warmup) / (double)(total - warmup) : 1;
     if (c->optim.schedule == OPTIM_SCHEDULE_CONSTANT) return lr;

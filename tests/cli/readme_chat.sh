@@ -21,7 +21,7 @@ train: {objective: language, batch_size: 1, steps: 1, precision: fp32}
 device: {type: cpu}
 END
 "$MEOPT" train begin.yaml --name begin --no-dashboard >out 2>&1 || fail "train"
-"$MEOPT" export begin --format hf --out Qwen3-0.6B >out 2>&1 || fail "export"
+"$MEOPT" export begin --checkpoint last --format hf --out Qwen3-0.6B >out 2>&1 || fail "export"
 cp tokens/tokenizer.json Qwen3-0.6B/
 python3 - <<'END'
 import json
@@ -31,10 +31,14 @@ end = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 open("Qwen3-0.6B/chat_template.jinja", "w").write("{% for message in messages %}" + turn + "{% endfor %}" + end)
 json.dump({"eos_token": "<|endoftext|>"}, open("Qwen3-0.6B/tokenizer_config.json", "w"))
 END
+commit=0123456789abcdef0123456789abcdef01234567 repo="$home/hf/hub/models--Qwen--Qwen3-0.6B" # as if it was fetched
+mkdir -p "$repo/refs" "$repo/snapshots"
+printf %s $commit >"$repo/refs/main"
+mv Qwen3-0.6B "$repo/snapshots/$commit"
 sed -n '/^From conversations/,/^`lora.rank/s/^    //p' "$MEOPT_SOURCE/README.md" | sed 's/  .*//' >"$dir/lines"
-[ "$(wc -l <"$dir/lines")" -ge 7 ] || fail "README has $(wc -l <"$dir/lines") of these lines"
+[ "$(wc -l <"$dir/lines")" -ge 8 ] || fail "README has $(wc -l <"$dir/lines") of these lines"
 PATH="$home/bin:$PATH"
-terminal 100 40 C.UTF-8 "HOME='$home' OMP_NUM_THREADS=1 PS1=" "sh -c 'cd \"$copy\"; stty -echo; exec sh'"
+terminal 100 40 C.UTF-8 "HOME='$home' HF_HOME='$home/hf' HF_HUB_OFFLINE=1 HF_ENDPOINT=http://hub.invalid OMP_NUM_THREADS=1 PS1=" "sh -c 'cd \"$copy\"; stty -echo; exec sh'"
 number=0
 type() { # LINE: types it, and awaits that it ends with 0; q leaves the dashboard that it opens
     number=$((number + 1))

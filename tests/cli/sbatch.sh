@@ -40,6 +40,14 @@ has '#SBATCH --ntasks-per-node=3'
 has '#SBATCH --time=24:00:00'
 expect 0 "$MEOPT" sbatch eva_clip.yaml device.type=cuda
 has '#SBATCH --gres=gpu:1'
+for cards in '' '--cards 4'; do
+    # shellcheck disable=SC2086
+    expect 0 "$MEOPT" sbatch eva_clip.yaml --gres dcu:4 $cards data.val=images
+    has '#SBATCH --gres=dcu:4'
+    has '#SBATCH --ntasks-per-node=4'
+    grep -q "'data.val=$here/images'" out || fail "a path of this directory: $(grep data.val out)"
+done
+expect 2 "$MEOPT" sbatch eva_clip.yaml --gres dcu:4 --cards 2
 expect 0 "$MEOPT" sbatch eva_clip.yaml device.type=cpu
 ! grep -q 'gres' out || fail "a processor is no card"
 expect 0 "$MEOPT" sbatch eva_clip.yaml -o job.sh

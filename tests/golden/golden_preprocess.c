@@ -103,6 +103,28 @@ static void short_files_that_claim_many_pixels_are_refused(void **state)
     free(bytes);
 }
 
+/* PIL reads CMYK as Adobe stores it, also in a file that does not say so. */
+static void cmyk_is_inverted_without_the_marker_too(void **state)
+{
+    (void)state;
+    char *path = golden_path("preprocess", "images", "13_cmyk.jpg"), *bytes;
+    size_t size;
+    struct error err = {0};
+    struct image marked, bare;
+    assert_int_equal(file_read(path, 1 << 28, &bytes, &size, &err), 0);
+    assert_int_equal(image_decode(&marked, (const uint8_t *)bytes, size, &err), 0);
+    char *adobe = memmem(bytes, size, "Adobe", 5) ? (char *)memmem(bytes, size, "Adobe", 5) - 4 : NULL;
+    assert_true(adobe && (uint8_t)adobe[1] == 0xee);
+    size_t length = 2 + (size_t)(uint8_t)adobe[3], after = (size_t)(adobe - bytes) + length;
+    memmove(adobe, adobe + length, size - after);
+    assert_int_equal(image_decode(&bare, (const uint8_t *)bytes, size - length, &err), 0);
+    assert_memory_equal(marked.rgb, bare.rgb, (size_t)(3 * marked.width * marked.height));
+    image_free(&marked);
+    image_free(&bare);
+    free(bytes);
+    free(path);
+}
+
 /* As tests/make/resizes.py makes it. */
 static struct image picture(int width, int height)
 {
@@ -186,6 +208,7 @@ int main(void)
                                        cmocka_unit_test(sizes_before_the_crop_are_rounded_down),
                                        cmocka_unit_test(a_smaller_image_is_bad_where_none_is_resized),
                                        cmocka_unit_test(images_equal_pil),
+                                       cmocka_unit_test(cmyk_is_inverted_without_the_marker_too),
                                        cmocka_unit_test(short_files_that_claim_many_pixels_are_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

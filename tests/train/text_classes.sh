@@ -63,7 +63,7 @@ assert meta["classes"] == ["bad", "good", "other"] and meta["objective"] == "cla
 PYTHON
 "$MEOPT" eval shipped --checkpoint last --json --per-class classes.csv >eval.json 2>log || fail "eval: exit $?"
 "$MEOPT" eval shipped --checkpoint last --json train.batch_size=5 >eval5.json 2>log || fail "eval in batches of 5: exit $?"
-"$MEOPT" export shipped --format hf --out hf >out 2>log || fail "export: exit $?"
+"$MEOPT" export shipped --checkpoint last --format hf --out hf >out 2>log || fail "export: exit $?"
 cat >again.yaml <<'YAML'
 model: {family: bert, weight: hf, context: 24}
 data: {root: reviews_train.bin, val: reviews_val.bin}

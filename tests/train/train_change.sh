@@ -61,6 +61,7 @@ train 2 --resume "$run" --at 4 --steps 3 --name fewer
 [ ! -e "$all/fewer" ] || fail "a branch of fewer steps than it begins with"
 train 0 --resume "$run" --at 4 --steps 4 --name same
 train 0 --resume "$all/same" --steps +3
+grep -q '\<7 steps.* 4:' log || fail "--steps +3: totals and learning rates: $(cat log)"
 [ "$(wc -l <"$all/same/metrics.jsonl")" = 7 ] || fail "--steps +3: $(wc -l <"$all/same/metrics.jsonl") lines"
 grep -q '^  steps: 7$' "$all/same/config.yaml" || fail "--steps +3 is not in the run"
 for words in '--steps +3' '--steps 0' '--steps 1e3' '--steps -1'; do

@@ -121,6 +121,55 @@ static void a_class_may_be_called_train(void **state)
     expect(NULL, "Train,Val", "bus/e.jpg train/f.jpg ", "", "");
 }
 
+static void directories_of_other_programs_are_not_read(void **state)
+{
+    (void)state;
+    put("cat/a.jpg");
+    put("cat/@eaDir/a.jpg/thumb.jpg");
+    put("@eaDir/b.jpg");
+    put("__MACOSX/cat/c.jpg");
+    put(".cache/d.jpg");
+    expect(NULL, NULL, "cat/a.jpg ", "", "3 ");
+}
+
+/* Names that differ by the word of a part alone are parts; a class of which one is a word is none. */
+static void parts_are_found_inside_names(void **state)
+{
+    (void)state;
+    put("seg_train/seg_train/forest/a.jpg");
+    put("seg_test/seg_test/forest/b.jpg");
+    put("seg_pred/c.jpg");
+    expect(NULL, NULL, "seg_train/seg_train/forest/a.jpg ", " 1 |training|1 elsewhere, 1 for test", "");
+    put("sea_train/d.jpg"); /* another stem */
+    expect(NULL, NULL, "seg_train/seg_train/forest/a.jpg ", " 1 |training|2 elsewhere, 1 for test", "");
+    expect(NULL, "seg_test", "sea_train/d.jpg seg_pred/c.jpg seg_train/seg_train/forest/a.jpg ", "", "");
+    expect("*", NULL,
+           "sea_train/d.jpg seg_pred/c.jpg seg_test/seg_test/forest/b.jpg seg_train/seg_train/forest/a.jpg ",
+           "", "");
+}
+
+static void data_val_is_left_out(void **state)
+{
+    (void)state;
+    struct image_list list;
+    char *val = path_join(root, "held");
+    struct image_search search = {.root = root, .apart = val};
+    put("a/1.jpg");
+    put("held/2.jpg");
+    put("b/3.jpg");
+    link_to("../held", "b/link");
+    assert_int_equal(image_list_search(&list, &search, NULL), 0);
+    assert_int_equal(list.count, 2);
+    assert_string_equal(list.names[1], "b/3.jpg");
+    assert_non_null(list.apart);
+    image_list_free(&list);
+    search.root = val; /* data.root itself is read */
+    assert_int_equal(image_list_search(&list, &search, NULL), 0);
+    assert_int_equal(list.count, 1);
+    image_list_free(&list);
+    free(val);
+}
+
 static void patterns_are_of_paths(void **state)
 {
     (void)state;
@@ -186,6 +235,9 @@ int main(void)
                                        TEST(deep_directories_are_read_to_their_end),
                                        TEST(training_is_not_mixed_with_the_rest),
                                        TEST(a_class_may_be_called_train),
+                                       TEST(directories_of_other_programs_are_not_read),
+                                       TEST(parts_are_found_inside_names),
+                                       TEST(data_val_is_left_out),
                                        TEST(patterns_are_of_paths),
                                        TEST(what_is_left_out_is_not_looked_at),
                                        TEST(endings_that_are_not_read_are_counted)};

@@ -123,6 +123,73 @@ static void a_part_is_no_class(void **state)
     assert_true(mentions(err.what, "one class|dog"));
 }
 
+/* Directories that contain all images are no classes, nor is unlabeled next to train. */
+static void directories_above_are_no_classes(void **state)
+{
+    (void)state;
+    struct image_list list;
+    struct error err = {0};
+    struct data_options o = options_of(work);
+    PUT("seg_train/seg_train/forest/1.jpg", "seg_train/seg_train/sea/1.jpg", "seg_test/seg_test/sea/1.jpg",
+        "seg_pred/1.jpg");
+    assert_int_equal(image_list_open(&list, &o, &err), 0);
+    expect_labels(&list, "forest sea", "0 1");
+    image_list_free(&list);
+    o.validation = true;
+    assert_int_equal(image_list_open(&list, &o, &err), 0);
+    expect_labels(&list, "sea", "0");
+    image_list_free(&list);
+    char *root = path_join(work, "other");
+    o = options_of(root);
+    PUT("other/train/cat/1.jpg", "other/train/dog/1.jpg", "other/unlabeled/1.jpg", "other/unlabeled/2.jpg");
+    assert_int_equal(image_list_open(&list, &o, &err), 0);
+    expect_labels(&list, "cat dog", "0 1");
+    assert_non_null(list.chosen);
+    image_list_free(&list);
+    o.labels = false;
+    assert_int_equal(image_list_open(&list, &o, &err), 0);
+    assert_int_equal(list.count, 4);
+    image_list_free(&list);
+    free(root);
+}
+
+/* A classifier's order: by names if they are the same, refused if they are others, of numbers as they are. */
+static void classes_are_in_the_order_of_a_classifier(void **state)
+{
+    (void)state;
+    char *names[] = {"zebra", "ant", "cow"}, file[] = "config.json", *twice[] = {"ant", "zebra", "ant"};
+    struct class_names order = {names, 3, file, true};
+    struct image_list list;
+    struct error err = {0};
+    struct data_options o = options_of(work);
+    o.order = &order;
+    PUT("ant/1.jpg", "cow/1.jpg", "zebra/1.jpg");
+    assert_int_equal(image_list_open(&list, &o, &err), 0);
+    expect_labels(&list, "zebra ant cow", "1 2 0");
+    assert_true(mentions(list.ordered_by, "config.json"));
+    image_list_free(&list);
+    o.exclude = "cow";
+    assert_int_equal(image_list_open(&list, &o, &err), 0); /* another head */
+    expect_labels(&list, "ant zebra", "0 1");
+    image_list_free(&list);
+    o.partly = true;
+    assert_int_equal(image_list_open(&list, &o, &err), 0);
+    expect_labels(&list, "zebra ant cow", "1 0");
+    image_list_free(&list);
+    o.partly = false;
+    o.exclude = NULL;
+    order.names = twice;
+    assert_int_equal(image_list_open(&list, &o, &err), EXIT_CONFIG);
+    order.names = names;
+    names[2] = file;
+    assert_int_equal(image_list_open(&list, &o, &err), EXIT_CONFIG);
+    assert_true(mentions(err.what, "config.json|cow"));
+    order.classifier = false;
+    assert_int_equal(image_list_open(&list, &o, &err), 0);
+    expect_labels(&list, "ant cow zebra", "0 1 2");
+    image_list_free(&list);
+}
+
 static void validation_has_the_classes_of_training(void **state)
 {
     (void)state;
@@ -242,6 +309,27 @@ static void lists_are_read(void **state)
         if (!mentions(list.classes_from, rows[i].said)) fail_msg("%s", list.classes_from);
         image_list_free(&list);
     }
+}
+
+static void what_data_val_lists_is_not_trained_on(void **state)
+{
+    (void)state;
+    struct image_list list;
+    struct error err = {0};
+    char *val = path_join(work, "val.csv");
+    struct data_options o = options_of(work);
+    PUT("a/1.jpg", "a/2.jpg", "b/1.jpg", "b/2.jpg");
+    put_text("val.csv", "a/2.jpg,a\nb/1.jpg,b\n");
+    o.apart = val;
+    assert_int_equal(image_list_open(&list, &o, &err), 0);
+    expect_labels(&list, "a b", "0 1");
+    assert_string_equal(list.names[1], "b/2.jpg");
+    assert_true(mentions(list.apart, "2 "));
+    image_list_free(&list);
+    put_text("val.csv", "a/1.jpg,a\na/2.jpg,a\nb/1.jpg,b\nb/2.jpg,b\n");
+    assert_int_equal(image_list_open(&list, &o, &err), EXIT_FAILED);
+    assert_string_equal(err.file, val);
+    free(val);
 }
 
 static void bad_lists_are_refused(void **state)
@@ -384,6 +472,9 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {TEST(classes_are_sorted_like_imagefolder),
                                        TEST(a_part_is_no_class),
+                                       TEST(directories_above_are_no_classes),
+                                       TEST(classes_are_in_the_order_of_a_classifier),
+                                       TEST(what_data_val_lists_is_not_trained_on),
                                        TEST(validation_has_the_classes_of_training),
                                        TEST(batches_have_labels),
                                        TEST(images_without_directories_are_refused),

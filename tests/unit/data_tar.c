@@ -149,11 +149,30 @@ static void a_damaged_archive_is_an_error(void **state)
     free(root);
 }
 
+/* A key of webdataset ends at the first dot: KEY.seg.png belongs to the sample of KEY.jpg. */
+static void a_part_of_a_sample_is_no_image(void **state)
+{
+    (void)state;
+    struct image_list list;
+    struct error err = {0};
+    char *root = path_join(work, "keys");
+    shell("mkdir -p keys s/__MACOSX/d s/d; for k in s/d/1 s/2; do echo x >$k.jpg; echo y >$k.seg.png; echo 0 "
+          ">$k.cls; done; echo z >s/3.img.png; echo m >s/__MACOSX/d/1.jpg; tar -C s -cf keys/a.tar .");
+    assert_int_equal(image_list_read(&list, root, NULL, NULL, &err), 0);
+    assert_int_equal(list.count, 3);
+    assert_string_equal(list.names[0], "a.tar/2.jpg");
+    assert_string_equal(list.names[1], "a.tar/3.img.png");
+    assert_string_equal(list.names[2], "a.tar/d/1.jpg");
+    assert_true(mentions(list.unread, "2 .cls|2 .png"));
+    image_list_free(&list);
+    free(root);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-    const struct CMUnitTest tests[] = {TEST(samples_are_those_of_loose_files),
-                                       TEST(names_and_choice_are_of_paths_in_archives),
-                                       TEST(a_damaged_archive_is_an_error)};
+    const struct CMUnitTest tests[] = {
+        TEST(samples_are_those_of_loose_files), TEST(names_and_choice_are_of_paths_in_archives),
+        TEST(a_part_of_a_sample_is_no_image), TEST(a_damaged_archive_is_an_error)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
