@@ -177,6 +177,7 @@ static void save_before_failing(struct train_loop *w)
 static int save_last(struct train_loop *w, struct error *err)
 {
     struct error own = {0};
+    char again[180];
     if (!err) err = &own;
     int code = save(w, err);
     for (int i = 0; i < LAST_SAVE_TRIES - 1 && code; i++) {
@@ -186,7 +187,7 @@ static int save_last(struct train_loop *w, struct error *err)
     if (code && w->saved_step > 0)
         snprintf(err->hint, sizeof err->hint,
                  _("make the directory writable; resume from step %lld with: meopt train --resume %.150s"),
-                 (long long)w->saved_step, w->run->directory);
+                 (long long)w->saved_step, run_resume_words(w->run, again, sizeof again));
     return code;
 }
 
@@ -378,6 +379,7 @@ static int save_at_end(struct train_loop *w, int code, struct error *err)
 static void report_end(struct train_loop *w, int code, struct error *err)
 {
     const struct train_progress *p = &w->p;
+    char again[320];
     const char *state = code == 0               ? N_("done")
                         : code == EXIT_STOPPED  ? N_("stopped")
                         : code == EXIT_DIVERGED ? N_("diverged")
@@ -389,11 +391,11 @@ static void report_end(struct train_loop *w, int code, struct error *err)
     if (p->step > w->from)
         error_set(err, code, NULL,
                   "stopped at step %lld of %lld and saved; resume with: meopt train --resume %s",
-                  (long long)p->step, (long long)p->total, w->run->directory);
+                  (long long)p->step, (long long)p->total, run_resume_words(w->run, again, sizeof again));
     else
         error_set(err, code, NULL,
                   "stopped before the first step, nothing is lost; resume with: meopt train --resume %s",
-                  w->run->directory);
+                  run_resume_words(w->run, again, sizeof again));
 }
 
 static int train(struct train_loop *w, struct error *err)
