@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { HUB_FILES = 1000000 };
+enum { HUB_FILES = 1000000, HUB_VALUES = 2000000 };
 
 void hub_files_free(struct hub_files *files)
 {
@@ -74,14 +74,24 @@ static int add_file(struct hub_files *files, enum hub_kind kind, const json_t *e
     return 0;
 }
 
+/* Parses an answer with at most HUB_VALUES values, as "[{},{},..." takes 50 times its size in memory. */
+static json_t *parse_answer(const char *json, size_t bytes, size_t flags)
+{
+    json_error_t why;
+    size_t values = 0;
+    for (const char *p = json, *end = json + bytes; p < end; p++)
+        values += *p == ',' || *p == '{' || *p == '[';
+    return values > HUB_VALUES ? NULL : json_parse(json, bytes, flags, &why);
+}
+
 int hub_files_add(struct hub_files *files, enum hub_kind kind, const char *json, size_t bytes, int *entries,
                   struct error *err)
 {
-    json_error_t why;
-    json_t *page = json_parse(json, bytes, JSON_ALLOW_NUL, &why);
+    json_t *page = parse_answer(json, bytes, JSON_ALLOW_NUL);
     const json_t *list = page, *data = json_object_get(page, "Data");
     if (kind == HUB_MODELSCOPE) list = json_is_array(data) ? data : json_object_get(data, "Files");
-    int code = json_is_array(list) ? 0 : wrong_list(err, kind, _("it is not a JSON array"));
+    int code =
+        json_is_array(list) ? 0 : wrong_list(err, kind, _("it is not a JSON array, or has too many values"));
     *entries = (int)json_array_size(list);
     for (size_t i = 0; i < json_array_size(list) && !code; i++) {
         const json_t *entry = json_array_get(list, i);
@@ -94,8 +104,7 @@ int hub_files_add(struct hub_files *files, enum hub_kind kind, const char *json,
 
 int hub_commit_parse(char commit[HUB_REVISION], const char *json, size_t bytes, struct error *err)
 {
-    json_error_t why;
-    json_t *about = json_parse(json, bytes, 0, &why);
+    json_t *about = parse_answer(json, bytes, 0);
     const char *sha = json_string_value(json_object_get(about, "sha"));
     int code = 0;
     if (hub_is_commit(sha)) strcpy(commit, sha);

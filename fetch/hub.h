@@ -80,6 +80,8 @@ int hub_list(const struct hub *hub, const struct hub_name *name, char commit[HUB
 int hub_locate(const struct hub *hub, const struct hub_name *name, const char *commit, const char *path,
                char **url, bool *authorized, struct error *err);
 
+/* Makes a repository's directory in the cache. EXIT_FAILED: also if it is a symbolic link. */
+int hub_make_repository(const char *directory, struct error *err);
 /* Path of a file's bytes in the cache, malloc'ed. */
 char *hub_file_path(const struct hub *hub, const struct hub_name *name, const char *commit,
                     const struct hub_file *file);

@@ -135,6 +135,13 @@ static int verify(int fd, const struct hub *hub, const struct hub_file *file, st
     return code;
 }
 
+/* Whether other users can write the file, or have. Any other blob of Hugging Face is known by its name. */
+static bool is_shared(const struct stat *st)
+{
+    return (st->st_uid != geteuid() && st->st_uid != 0) || st->st_mode & S_IWOTH ||
+           (st->st_mode & S_IWGRP && st->st_gid != getegid());
+}
+
 /* Whether the file is in the cache. At ModelScope a name is not that of the bytes, so these are compared. */
 static bool is_there(const struct hub *hub, const struct hub_file *file, const char *path)
 {
@@ -142,7 +149,7 @@ static bool is_there(const struct hub *hub, const struct hub_file *file, const c
     struct error ignored = {0};
     int fd = -1;
     if (lstat(path, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size != file->size) return false;
-    if (hub->kind == HUB_HUGGING_FACE) return true;
+    if (hub->kind == HUB_HUGGING_FACE && !is_shared(&st)) return true;
     if (file_open(path, &fd, NULL, &ignored) != 0) return false;
     bool same = verify(fd, hub, file, &ignored) == 0;
     close(fd);
@@ -266,6 +273,18 @@ static int claim(struct partial *part, struct hub_download *d, const char *direc
     return code;
 }
 
+/* Removes what a process that was killed after the file's last byte has left of its partial file. */
+static void forget_partial(const struct hub_download *d, const char *directory)
+{
+    char *private = path_join(directory, PARTIAL_DIRECTORY);
+    struct partial part;
+    struct error ignored = {0};
+    bool here = false;
+    if (!file_absent(private) && partial_claim(&part, private, d->file->id, &here, &ignored) == 0)
+        partial_release(&part, false, &ignored);
+    free(private);
+}
+
 /* Receives the bytes from the current address of the file. */
 static int receive(struct hub_download *d, struct partial *part, struct error *err)
 {
@@ -327,6 +346,15 @@ char *hub_file_path(const struct hub *hub, const struct hub_name *name, const ch
     return path;
 }
 
+int hub_make_repository(const char *directory, struct error *err)
+{
+    struct stat st;
+    if (lstat(directory, &st) != 0 || !S_ISLNK(st.st_mode)) return file_make_dirs(directory, err);
+    error_set(err, EXIT_FAILED, "remove it, or set HF_HUB_CACHE or MODELSCOPE_CACHE to its target",
+              "is a symbolic link, expected a directory of the cache");
+    return error_at(err, directory, 0, 0), EXIT_FAILED;
+}
+
 int64_t hub_file_missing(const struct hub *hub, const struct hub_name *name, const char *commit,
                          const struct hub_file *file)
 {
@@ -348,10 +376,11 @@ int hub_fetch_file(struct hub_download *d, struct error *err)
     char *directory = hub_repository(hub->cache, d->name),
          *blob = hub_file_path(hub, d->name, d->commit, d->file);
     char *parent = path_dirname(blob);
-    int code = file_make_dirs(directory, err);
+    int code = hub_make_repository(directory, err);
     if (!code) code = file_make_dirs_below(directory, parent + strlen(directory) + 1, err);
     bool there = !code && (is_there(hub, d->file, blob) || is_in_snapshot(d, directory));
-    if (!code && !there) code = download(d, directory, blob, err);
+    if (there) forget_partial(d, directory);
+    else if (!code) code = download(d, directory, blob, err);
     if (!code && hub->kind == HUB_HUGGING_FACE && !file_absent(blob))
         code = link_blob(directory, blob, d->commit, d->file, err);
     free(parent);

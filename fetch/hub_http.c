@@ -15,7 +15,7 @@
 #include <strings.h>
 #include <time.h>
 
-enum { BODY_MOST = 64 << 20, HOPS = 5, TRIES = 6 };
+enum { BODY_MOST = 64 << 20, HOPS = 5, TRIES = 6, PAGES = 5000 };
 
 struct answer {
     struct http_headers headers;
@@ -113,7 +113,7 @@ static int request_once(const struct hub *hub, const char *url, bool head, struc
     if (hub->authorization && hub_same_origin(url, hub->endpoint))
         list = http_authorize(c, url, hub->authorization);
     http_protocols(c, true, true);
-    curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 1L);
+    curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 100L); /* of a list, or of nothing */
     curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, 30L);
     curl_easy_setopt(c, CURLOPT_NOBODY, head ? 1L : 0L);
     curl_easy_setopt(c, CURLOPT_HTTPHEADER, list);
@@ -264,7 +264,7 @@ static char *escape(const char *text, bool slashes)
 static int list_modelscope(const struct hub *hub, const struct hub_name *name, struct hub_files *files,
                            struct error *err)
 {
-    enum { MOST = 3000, PAGE = 200, PAGES = 5000 };
+    enum { MOST = 3000, PAGE = 200 };
     char *revision = escape(name->revision, true);
     int code = 0, entries = PAGE;
     for (int page = 1; !code && entries == PAGE && page <= PAGES; page++) {
@@ -317,13 +317,14 @@ int hub_list(const struct hub *hub, const struct hub_name *name, char commit[HUB
     answer_free(&a);
     url = xasprintf("%s/api/%s/%s/tree/%s?recursive=true&expand=false", hub->endpoint, kind, name->repo,
                     commit);
-    while (!code && url) {
+    for (int page = 1; !code && url; page++) {
         if ((code = get_json(hub, name, url, &a, err)) != 0) break;
         code = hub_files_add(files, hub->kind, a.body ? a.body : "", a.bytes, &entries, err);
         char *next = a.next ? page_at_endpoint(hub, a.next) : NULL;
-        if (!code && a.next && (!next || strcmp(next, url) == 0))
+        if (!code && a.next && (!next || strcmp(next, url) == 0 || entries == 0 || page == PAGES))
             code = error_set(err, EXIT_INTEGRITY, "check HF_ENDPOINT",
-                             "the hub's list of files has no next page");
+                             "the hub's list of files has no next page or no end (page %d, %d entries)", page,
+                             entries);
         free(url);
         url = next;
         answer_free(&a);

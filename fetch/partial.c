@@ -227,11 +227,22 @@ static char *file_path(const struct partial *part, const char *suffix)
     return xasprintf("%s/%s.%s", part->directory, part->name, suffix);
 }
 
+/* Opens a regular file without other names, whose bytes would be written through; replaces any other by an
+ * empty one. */
+static int open_alone(const char *path, mode_t mode)
+{
+    struct stat st;
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, mode);
+    if (fd < 0 || (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_nlink == 1)) return fd;
+    close(fd);
+    return unlink(path) == 0 ? open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode) : -1;
+}
+
 /* Maps NAME.live; creates it if necessary. */
 static void live_open(struct partial *part)
 {
     char *path = file_path(part, "live");
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    int fd = open_alone(path, 0600);
     free(path);
     if (fd < 0) return;
     struct stat st;
@@ -432,7 +443,7 @@ int partial_claim(struct partial *part, const char *directory, const char *name,
     part->directory = xstrdup(directory);
     part->name = xstrdup(name);
     part->path = c.own_path;
-    part->fd = open(part->path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    part->fd = open_alone(part->path, 0644);
     if (part->fd < 0) {
         code = io_error("open", part->path, err);
         partial_release(part, true, NULL);

@@ -259,7 +259,10 @@ static int compute_report(struct plan_report *r, struct memory_planner *p, struc
     if (config->data.val[0] &&
         (code = plan_evaluation(config, !p->plan.from_checkpoints, &r->evaluation_bytes, err)) != 0)
         return code;
-    if (r->card.bytes) r->largest_micro = plan_largest_batch(config, &ranks, r->card.bytes, NULL);
+    struct error why = {0};
+    if (r->card.bytes) r->largest_micro = plan_largest_batch(config, &ranks, r->card.bytes, &why);
+    if (why.code && why.code != EXIT_CONFIG) return *err = why, why.code;
+    if (why.code) log_warn("the largest micro-batch that fits is not known: %s", why.what);
     if (argument_flag(args, "what-if") || argument_text(args, "explain", NULL)) {
         explain(e, p, r->card.bytes);
         r->explanation = e;

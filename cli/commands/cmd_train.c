@@ -211,12 +211,14 @@ static char *run_of(const struct arguments *args, const char *option, int *code,
 
 /* Trains in the run directory, with its dashboard or with lines. Closes its lock. */
 static int train_in(const struct arguments *args, const struct train_ranks *ranks, const char *directory,
-                    int lock, bool resume, const char *force, char *const *baselines, struct error *err)
+                    int lock, bool resume, const char *before, const char *force, char *const *baselines,
+                    struct error *err)
 {
     int code;
     struct supervision s = {.directory = directory,
                             .lock = lock,
                             .resume = resume,
+                            .config_before = before,
                             .force_resume = force,
                             .json = argument_flag(args, "json"),
                             .stop_after = argument_int(args, "stop-after", 0),
@@ -303,7 +305,7 @@ static int check_options(const struct arguments *args, struct error *err)
 
 /* Opens and locks the run to resume, or makes its branch (--at), and changes its configuration. */
 static int resume_run(const struct arguments *args, struct train_ranks *ranks, const char *force,
-                      char **directory, int *lock, struct error *err)
+                      char **directory, char **before, int *lock, struct error *err)
 {
     struct config config;
     int64_t at = argument_int(args, "at", -1), from, steps;
@@ -321,8 +323,9 @@ static int resume_run(const struct arguments *args, struct train_ranks *ranks, c
         *directory = branch;
     }
     if (!code && (code = train_reopen(*directory, &config, lock, err)) == 0) {
-        code = train_change_run(args, *directory, force, &config, err);
-        if (!code) code = train_ranks_plan(ranks, args, &config, shared, err);
+        code = train_change_run(args, *directory, force, &config, before, err);
+        if (!code && (code = train_ranks_plan(ranks, args, &config, shared, err)) != 0 && *before)
+            file_write_below(*directory, "config.yaml", *before, strlen(*before), NULL);
         if (!code) cifar_decompress(config.data.root); /* once for all ranks */
         config_free(&config);
     }
@@ -363,7 +366,7 @@ static void remove_refused(const char *directory)
 static int train_run(const struct arguments *args, struct error *err)
 {
     const char *resume = argument_text(args, "resume", NULL);
-    char *directory = NULL, *force = NULL;
+    char *directory = NULL, *force = NULL, *before = NULL;
     int code, lock = -1;
     bool resumes = resume != NULL;
     if (argument_text(args, "replay", NULL)) return replay_run(args, err);
@@ -377,17 +380,18 @@ static int train_run(const struct arguments *args, struct error *err)
     if (!code && train_ranks_follows(&ranks)) {
         code = train_ranks_follow(&ranks, args, directory, force, err);
     } else if (!code && resume) {
-        code = resume_run(args, &ranks, force, &directory, &lock, err);
+        code = resume_run(args, &ranks, force, &directory, &before, &lock, err);
     } else if (!code) {
         code = begin(args, &ranks, &directory, &resumes, &lock, err);
     }
     if (!code) {
-        code = train_in(args, &ranks, directory, lock, resumes, force, baselines, err);
+        code = train_in(args, &ranks, directory, lock, resumes, before, force, baselines, err);
         if (!resumes && is_refusal(code)) remove_refused(directory);
     } else if (lock >= 0) close(lock);
     train_ranks_free(&ranks);
     dash_baselines_free(baselines);
     free(force);
+    free(before);
     free(directory);
     return code;
 }

@@ -276,10 +276,11 @@ static void on_saved(void *context, int64_t step)
 /* Logs losses, rates and memory at the end. */
 static void log_summary(const struct progress_printer *printer, const struct run *run, int code)
 {
+    char again[400];
     if (printer->units <= 0) {
         if (code == 0)
-            log_info("all steps are complete; to train longer: meopt train --resume %s %s=N", run->directory,
-                     printer->longer);
+            log_info("all steps are complete; to train longer: meopt train --resume %s %s=N",
+                     run_resume_words(run, again, sizeof again), printer->longer);
         return;
     }
     double seconds = clock_seconds() - printer->begin;
@@ -342,6 +343,7 @@ static int worker_train(struct progress_printer *printer, const struct arguments
     if (!code && comm->rank == 0)
         code = run_open_held(&run, directory, (int)argument_int(args, "lock", -1), err);
     else if (!code) run.directory = xstrdup(directory);
+    run_set_ranks(&run, comm->size, printer->ranks.launched, card && strchr(card, ':'));
     if (!code) {
         struct train_listener listener = {printer, on_phase, on_begin,         on_variants,
                                           on_step, on_saved, telemetry_source, on_ready};

@@ -7,6 +7,7 @@
 
 struct export_directory {
     char *final, *side; /* NULL: not begun */
+    int held;           /* descriptor of `side` */
 };
 
 /* Makes the temporary directory d->side. EXIT_FAILED if `path` exists and is neither an empty directory nor

@@ -65,6 +65,36 @@ int export_language_tokenizer(const char *directory, const char *original, struc
     return copy_from(directory, original, 1, sizeof names / sizeof *names, &found, err);
 }
 
+/* Returns whether two files have other bytes. A file that cannot be read has. */
+static bool differ(const char *a, const char *b)
+{
+    char *texts[2] = {NULL, NULL};
+    size_t bytes[2] = {0, 0};
+    bool same = file_read(a, MOST_BYTES, &texts[0], &bytes[0], NULL) == 0 &&
+                file_read(b, MOST_BYTES, &texts[1], &bytes[1], NULL) == 0 && bytes[0] == bytes[1] &&
+                memcmp(texts[0], texts[1], bytes[0]) == 0;
+    free(texts[0]);
+    free(texts[1]);
+    return !same;
+}
+
+int export_language_keep(const char *directory, const char *earlier, struct error *err)
+{
+    int code = 0;
+    for (size_t i = 1; i < sizeof names / sizeof *names && !code; i++) {
+        char *old = path_join(earlier, names[i]), *new = path_join(directory, names[i]);
+        bool found;
+        if (file_absent(old)) found = false;
+        else if (file_absent(new)) {
+            code = copy_file(earlier, directory, names[i], &found, err);
+            if (!code) log_info("kept %s of the earlier export: the model of the run has none", old);
+        } else if (differ(old, new)) log_warn("replaced %s, which differed from the model's own", old);
+        free(new);
+        free(old);
+    }
+    return code;
+}
+
 void export_set_classes(json_t *o, int64_t count, const json_t *classes)
 {
     json_t *names_of = json_object(), *numbers = json_object();

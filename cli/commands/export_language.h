@@ -16,6 +16,9 @@ int export_language_write(const char *directory, const struct model_shape *model
                           const char *original, bool bf16, struct error *err);
 /* Copies the tokenizer's files that exist next to a model. */
 int export_language_tokenizer(const char *directory, const char *original, struct error *err);
+/* Copies files of a tokenizer that an earlier export has and this one lacks: its user may have added them.
+ * Names these, and those that differ. */
+int export_language_keep(const char *directory, const char *earlier, struct error *err);
 /* Returns whether a file of that name is one of these. */
 bool export_language_file(const char *name);
 

@@ -88,7 +88,7 @@ static int check_space(const struct hub *hub, const struct hub_name *name, const
     struct statvfs fs;
     int64_t missing = 0;
     char need[32], here[32];
-    int code = file_make_dirs(directory, err);
+    int code = hub_make_repository(directory, err);
     if (code)
         snprintf(err->hint, sizeof err->hint, _("set %s to a directory that you may write to"),
                  hub_rows[hub->kind].cache);

@@ -191,7 +191,7 @@ static int check_edit(const char *path, const struct edit *edits, int count, con
 }
 
 int train_change_run(const struct arguments *args, const char *directory, const char *force,
-                     struct config *config, struct error *err)
+                     struct config *config, char **before, struct error *err)
 {
     struct edit *edits = xcalloc((size_t)args->operand_count + OPTION_EDITS, sizeof *edits);
     char steps[32], *path = path_join(directory, "config.yaml"), **keys = NULL, **values = NULL;
@@ -227,6 +227,9 @@ int train_change_run(const struct arguments *args, const char *directory, const 
         edits[count++] = (struct edit){"device.type", "auto"};
     if (argument_int(args, "workers", 0)) edits[count++] = (struct edit){"device.type", "cpu"};
     if (!code && count) code = check_edit(path, edits, count, directory, force, config, err);
+    *before = NULL;
+    size_t bytes;
+    if (!code && count) code = file_read_below(directory, "config.yaml", 1 << 20, before, &bytes, err);
     if (!code && count) code = edit_below(directory, "config.yaml", edits, count, 0, NULL, NULL, err);
     if (!code && count) {
         config_free(config);

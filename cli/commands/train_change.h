@@ -29,9 +29,10 @@ int train_steps_asked(const struct arguments *args, int64_t from, int64_t *steps
 
 /* Writes keys and options of the command line into the run's config.yaml, so that later resumes use them,
  * and loads *config again. EXIT_CONFIG, with the file unchanged, for a key that cannot change on resume;
- * force: keys that may change, separated by commas; NULL: none. */
+ * force: keys that may change, separated by commas; NULL: none. *before: the earlier text, malloc'ed; NULL if
+ * nothing was written. */
 int train_change_run(const struct arguments *args, const char *directory, const char *force,
-                     struct config *config, struct error *err);
+                     struct config *config, char **before, struct error *err);
 
 /* Returns the directory for a branch, malloc'ed: `parent`, or (NULL) the directory that contains the run. */
 char *train_branch_parent(const char *directory, const char *parent);

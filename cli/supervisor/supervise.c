@@ -16,6 +16,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
@@ -345,6 +346,28 @@ static bool pause_before_restart(struct supervisor *v)
     return !stop;
 }
 
+/* Names the run in a hint of the ranks, which do not know its directory. */
+static void complete_hint(const struct supervisor *v, struct error *err)
+{
+    static const char command[] = "meopt train --resume";
+    size_t n = strlen(err->hint), own = sizeof command - 1;
+    char again[200];
+    if (n < own || strcmp(err->hint + n - own, command) != 0) return;
+    snprintf(err->hint + n, sizeof err->hint - n, " %s", run_resume_words(&v->home, again, sizeof again));
+}
+
+/* Writes config.yaml as it was before a resume whose changes were refused. A lost rank is no refusal. */
+static void restore_config(const struct supervisor *v, int code)
+{
+    const char *before = v->s->config_before;
+    struct error why;
+    if (!before || v->accepted || code == 0 || code == EXIT_STOPPED || code == EXIT_RANK_LOST ||
+        code >= EXIT_SIGNAL)
+        return;
+    if (file_write_below(v->s->directory, "config.yaml", before, strlen(before), &why) != 0)
+        log_warn("%s: %s", why.file, why.what);
+}
+
 /* Runs the workers once. */
 static int attempt(struct supervisor *v, struct error *err)
 {
@@ -357,6 +380,8 @@ static int attempt(struct supervisor *v, struct error *err)
         supervise_workers(v);
         code = v->count > 1 || v->hub ? ranks_cause(v, err) : end_cause(v, 0, err);
         for (int i = 0; i < v->count; i++) v->stop_wanted |= atomic_load(&v->report[i].stop_wanted) != 0;
+        v->accepted |= atomic_load(&v->report->total) != 0;
+        complete_hint(v, err);
         end_write_status(v, code, err, restarts_after(v, code));
         if (run_status_read(&last, v->home.directory, NULL) == 0) live_export(v, last.state, true);
     }
@@ -427,6 +452,7 @@ int supervise(const struct supervision *s, struct error *err)
     if (!err) err = &own;
     log_hurry = skip_waiting;
     v.count = s->ranks.size > 1 && !s->ranks.launched ? s->ranks.size : 1;
+    run_set_ranks(&v.home, s->ranks.size, s->ranks.launched, s->ranks.cards != NULL);
     v.workers = xcalloc((size_t)v.count, sizeof *v.workers);
     sigset_t set = signal_set(HANDLED_SIGNALS);
     sigprocmask(SIG_BLOCK, &set, NULL); /* never unblocked: a late signal must not change the exit code */
@@ -450,6 +476,7 @@ int supervise(const struct supervision *s, struct error *err)
         err->what[0] = 0;
         code = attempt(&v, err);
     }
+    restore_config(&v, code);
     if (supervisor_follow(&v)) file_unlink_below(v.home.directory, "live.json", 0);
     wait_for_hooks(&v, code, err);
     if (v.signals >= 0) close(v.signals);

@@ -32,6 +32,8 @@ struct supervision {
     int lock;              /* of the run directory (run_release); the worker inherits it */
     bool resume, json;
     bool brief;                  /* stdout belongs to the caller: workers print only their steps, to stderr */
+    const char *config_before;   /* text of config.yaml before the resume changed it, or NULL: it is written
+                                    again if the changes are refused */
     const char *force_resume;    /* keys between commas (core/train/loop.h), or NULL */
     int64_t stop_after, threads; /* 0: not set */
     bool foreground; /* the worker shares stdout and stderr, and dies with the supervisor, as batch systems

@@ -72,7 +72,7 @@ static char *last_checkpoint(const char *directory)
 
 int end_cause(struct supervisor *v, int i, struct error *err)
 {
-    char hint[320];
+    char hint[320], again[200];
     struct worker_report *report = &v->report[i];
     int status = v->workers[i].status;
     int64_t step = atomic_load(&report->step);
@@ -81,7 +81,7 @@ int end_cause(struct supervisor *v, int i, struct error *err)
     char *saved = last_checkpoint(v->home.directory);
     if (saved)
         snprintf(hint, sizeof hint, _("the last checkpoint is %s; continue with: meopt train --resume %s"),
-                 saved, v->home.directory);
+                 saved, run_resume_words(&v->home, again, sizeof again));
     else snprintf(hint, sizeof hint, _("there is no checkpoint yet; start again"));
     free(saved);
     if (WIFSIGNALED(status)) {
@@ -168,11 +168,13 @@ int end_in_pause(struct supervisor *v, struct error *err)
 {
     struct run_status s;
     struct error ignored;
+    char again[240];
     *err = (struct error){0};
     if (!supervisor_follow(v) || run_status_read(&s, v->home.directory, NULL) != 0) return EXIT_STOPPED;
     snprintf(s.state, sizeof s.state, N_("stopped"));
     snprintf(s.message, sizeof s.message, _("stopped before it was started again"));
-    snprintf(s.hint, sizeof s.hint, _("continue with: meopt train --resume %.200s"), v->home.directory);
+    snprintf(s.hint, sizeof s.hint, _("continue with: meopt train --resume %.200s"),
+             run_resume_words(&v->home, again, sizeof again));
     s.exit_code = EXIT_STOPPED;
     s.time = (double)time(NULL);
     run_status_write(&s, v->home.directory, &ignored);

@@ -35,6 +35,7 @@ struct supervisor {
     int restarts;                    /* remaining */
     double pause_s;                  /* before the next restart */
     bool resumed_by_us, stop_wanted; /* not the first attempt; a worker received a stop request */
+    bool accepted;                   /* the ranks have begun the run, or resumed it */
     struct worker_report *report;    /* (count), the first is rank 0's */
     struct watched *workers;         /* (count) */
     int count, signals;

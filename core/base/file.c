@@ -240,8 +240,8 @@ void file_atomic_abort(struct file_atomic *f)
 }
 
 /* Creates a file next to the one that it will replace, with the same mode. Without an old file, the umask or
- * the directory's default ACL sets the mode. */
-static int create_temp(struct file_atomic *f)
+ * the directory's default ACL sets the mode. mark: what its name has before the random letters. */
+static int create_temp(struct file_atomic *f, const char *mark)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
     size_t before = (size_t)(path_basename(f->place.name) - f->place.name);
@@ -253,7 +253,7 @@ static int create_temp(struct file_atomic *f)
         if (random_bytes(random, sizeof random)) return -1;
         for (size_t k = 0; k < sizeof random; k++) random[k] = (unsigned char)letters[random[k] % 62];
         free(f->temp);
-        f->temp = xasprintf("%.*s.%s.%.6s", (int)before, f->place.name, f->place.name + before,
+        f->temp = xasprintf("%.*s.%s.%s%.6s", (int)before, f->place.name, f->place.name + before, mark,
                             (const char *)random);
         f->fd = openat(f->place.at, f->temp, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
         if (f->fd >= 0 || errno != EEXIST) break;
@@ -262,13 +262,14 @@ static int create_temp(struct file_atomic *f)
     return f->fd >= 0 && (!there || fchmod(f->fd, mode) == 0) ? 0 : -1;
 }
 
-int file_atomic_begin_below(struct file_atomic *f, const char *directory, const char *name, struct error *err)
+static int begin(struct file_atomic *f, const char *directory, const char *name, const char *mark,
+                 struct error *err)
 {
     char *real = directory ? NULL : realpath(name, NULL);
     *f = (struct file_atomic){.fd = -1, .temp = xstrdup("")};
     int failed = file_place_open(&f->place, directory, real ? real : name), code = 0;
     if (failed) code = file_below_error(directory, name, "create a file", err);
-    else if (create_temp(f)) {
+    else if (create_temp(f, mark)) {
         char *path = directory ? path_join(directory, name) : xstrdup(name), *dir = path_dirname(path);
         code = f->fd < 0 ? error_errno(err, EXIT_FAILED, "create the directory, or check its permissions",
                                        "cannot create a file in %s", dir)
@@ -282,9 +283,25 @@ int file_atomic_begin_below(struct file_atomic *f, const char *directory, const 
     return code;
 }
 
+int file_atomic_begin_below(struct file_atomic *f, const char *directory, const char *name, struct error *err)
+{
+    return begin(f, directory, name, "", err);
+}
+
 int file_atomic_begin(struct file_atomic *f, const char *path, struct error *err)
 {
-    return file_atomic_begin_below(f, NULL, path, err);
+    return begin(f, NULL, path, "", err);
+}
+
+int file_atomic_begin_large(struct file_atomic *f, const char *path, struct error *err)
+{
+    int code;
+    while ((code = begin(f, NULL, path, "partial-", err)) == 0 && !file_hold(f->fd)) file_atomic_abort(f);
+    if (code) return code;
+    char *left = xasprintf("%.*s", (int)(strlen(f->temp) - 6), f->temp);
+    file_remove_left(left, NULL);
+    free(left);
+    return 0;
 }
 
 /* Syncs the directory that contains the file. */

@@ -95,8 +95,18 @@ struct file_atomic {
 int file_atomic_begin(struct file_atomic *f, const char *path, struct error *err);
 int file_atomic_begin_below(struct file_atomic *f, const char *directory, const char *name,
                             struct error *err);
+/* The same for large files: the temporary name is .NAME.partial-XXXXXX, and those that killed processes have
+ * left are removed. */
+int file_atomic_begin_large(struct file_atomic *f, const char *path, struct error *err);
 int file_atomic_commit(struct file_atomic *f, struct error *err);
 void file_atomic_abort(struct file_atomic *f);
+
+/* Removes what killed processes have left: files and directories of this user, no links, whose path is
+ * `begin` and six more characters, and that no process holds (file_hold). is_ours: one more condition, or
+ * NULL. */
+void file_remove_left(const char *begin, bool (*is_ours)(int fd));
+/* Locks a new file or directory until it is closed. Returns false if file_remove_left removed it before. */
+bool file_hold(int fd);
 
 /* Writes all bytes, in several calls if the kernel accepts fewer; path is for the message. */
 int file_write_all(int fd, const void *data, size_t bytes, const char *path, struct error *err);

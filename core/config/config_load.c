@@ -464,7 +464,9 @@ int config_examine(struct config *config, const char *path, const char *text, si
 static void log_note(void *context, bool fatal, const struct error *e)
 {
     (void)context;
-    if (!fatal)
+    if (!fatal && e->line <= 0) /* of an option */
+        log_warn("%.*s; %s", (int)strcspn(e->what, "\n"), e->what, e->hint);
+    else if (!fatal)
         log_warn("%s:%d:%d: %.*s; %s", e->file, e->line, e->column, (int)strcspn(e->what, "\n"), e->what,
                  e->hint);
 }

@@ -1,8 +1,10 @@
 """Builds the Python package `meopt` (PEP 517): libmeopt-optim.so and code objects with CMake, then the wheel.
 
-Nothing is downloaded. CMake 3.16 and a C compiler are required; hipcc and nvcc are used if installed.
-Environment: CMAKE_ARGS (-DMEOPT_GPU_ARCHS=none), CC, CMAKE_BUILD_PARALLEL_LEVEL, SOURCE_DATE_EPOCH. The same
-sources, compiler and SOURCE_DATE_EPOCH give the same files.
+Nothing is downloaded. CMake 3.16 and a C compiler are required; hipcc and nvcc are used if installed, for every
+card that they accept: minutes, of which pip shows nothing without -v. CMAKE_ARGS=-DMEOPT_GPU_ARCHS=native builds
+for the cards of this machine, none for no card.
+Environment: CMAKE_ARGS, CC, CMAKE_BUILD_PARALLEL_LEVEL, SOURCE_DATE_EPOCH. The same sources, compiler and
+SOURCE_DATE_EPOCH give the same files.
 """
 
 import base64
@@ -69,6 +71,8 @@ def build_library(build):
     options = ["-DCMAKE_BUILD_TYPE=Release", "-DMEOPT_OPTIM_ONLY=ON", "-DBUILD_TESTING=OFF"]
     options += shlex.split(os.environ.get("CMAKE_ARGS", ""))
     subprocess.run([cmake, "-S", str(ROOT), "-B", str(build), *ninja, *options], check=True)
+    print("meopt: building the library and code objects; -DMEOPT_GPU_ARCHS in CMAKE_ARGS: native, none or archs",
+          flush=True)
     targets = ["--target", "meopt_optim", "code_objects"]
     subprocess.run([cmake, "--build", str(build), "--parallel", level, *targets], check=True)
     return build / "libmeopt-optim.so", sorted((build / "kernels").glob("*.co"))
@@ -164,6 +168,8 @@ def package_files():
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     with tempfile.TemporaryDirectory(prefix="meopt-build-") as build:
         library, objects = build_library(Path(build))
+        archs = ", ".join(path.stem[len("meopt-"):] for path in objects)
+        print(f"meopt: code objects in the wheel: {archs or 'none, for CPUs alone'}", flush=True)
         tags = platform_tags(library)
         files = [("meopt/lib/libmeopt-optim.so", library.read_bytes())]
         files += [(f"meopt/lib/kernels/{path.name}", path.read_bytes()) for path in objects]

@@ -20,10 +20,12 @@ static void drop(struct run_history *h, int i)
 /* Adds a change. Two changes of a key at the same step are merged; one that restores the value is removed. */
 static void add(struct run_history *h, const char *key, const char *before, const char *after, int64_t step)
 {
-    for (int i = h->count - 1; i >= 0; i--) {
+    int i = h->count - 1;
+    while (i >= 0 && strcmp(h->changes[i].key, key) != 0) i--;
+    if (i < 0 && h->keys >= HISTORY_KEYS) return;
+    h->keys += i < 0;
+    if (i >= 0 && h->changes[i].step == step) {
         struct run_change *c = &h->changes[i];
-        if (strcmp(c->key, key) != 0) continue;
-        if (c->step != step) break;
         free(c->after);
         c->after = xstrdup(after);
         if (strcmp(c->before, c->after) == 0) drop(h, i);

@@ -20,8 +20,9 @@ struct run_change {
 
 struct run_history {
     struct run_change *changes;
-    int count;
+    int count, keys; /* keys: different ones, at most HISTORY_KEYS; further ones are dropped */
 };
+enum { HISTORY_KEYS = 1000 };
 
 /* Reads RUN/events.jsonl; a run without it has an empty history. */
 int run_history_read(struct run_history *history, const char *directory, struct error *err);

@@ -365,6 +365,19 @@ int run_metric(struct run *run, json_t *line, struct error *err)
                         : error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for a line of metrics");
 }
 
+void run_set_ranks(struct run *run, int ranks, bool launched, bool cards)
+{
+    if (ranks < 2 || (cards && !launched)) run->ranks[0] = 0;
+    else if (launched) snprintf(run->ranks, sizeof run->ranks, _(" (with the launcher, %d ranks)"), ranks);
+    else snprintf(run->ranks, sizeof run->ranks, " --workers %d", ranks);
+}
+
+const char *run_resume_words(const struct run *run, char *text, size_t size)
+{
+    snprintf(text, size, "%s%s", run->directory, run->ranks);
+    return text;
+}
+
 int run_event(struct run *run, const char *event, json_t *fields, struct error *err)
 {
     struct timespec now;

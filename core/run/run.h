@@ -23,9 +23,15 @@ struct run {
     int metrics, events;   /* file descriptors, append only */
     int lock;              /* of the file .lock: one trainer at a time, on any machine */
     char notice[256];      /* the message of state.json while the run is active; "": none */
+    char ranks[64];        /* run_set_ranks */
     char *held;            /* metric lines that could not be written yet */
     size_t held_bytes;
 };
+
+/* Sets how the ranks of a run are started, for run_resume_words. cards: config.yaml names them. */
+void run_set_ranks(struct run *run, int ranks, bool launched, bool cards);
+/* Formats what follows "meopt train --resume": the directory, and --workers N of a run on CPUs. */
+const char *run_resume_words(const struct run *run, char *text, size_t size);
 
 /* Creates the directory parent/name; EXIT_LOCKED if it exists. It is created as parent/.name.new and
  * renamed when complete: after an error or a kill there is no run. */

@@ -48,13 +48,14 @@ static void rate_text(char *dst, size_t size, double rate)
 void advice_diverged(const struct train_health *h, const struct run *run, const struct config *c,
                      int64_t step, struct error *err)
 {
-    char word[220], rate[48], at[32] = "";
+    char word[220], rate[48], at[96] = "";
     int64_t from = last_good_save(h, run, step), newest = -1;
     if (!err) return;
     rate_text(rate, sizeof rate, c->optim.lr / 10);
     if (from > 0) {
         if (checkpoint_before(run->directory, INT64_MAX, &newest, NULL) == 0 && newest > from)
-            snprintf(at, sizeof at, " --at %lld", (long long)from);
+            snprintf(at, sizeof at, " --at %lld%s", (long long)from, run->ranks);
+        else snprintf(at, sizeof at, "%s", run->ranks);
         snprintf(err->hint, sizeof err->hint,
                  _("resume from step %lld at a lower rate: meopt train --resume %s%s optim.lr=%s"),
                  (long long)from, run_word(word, sizeof word, run->directory), at, rate);
@@ -102,12 +103,13 @@ void advice_memory(const struct run *run, const struct comm_options *ranks, size
             if (!best || l.chosen < 0 || i == l.chosen) best = r;
         }
         const char *label = l.chosen >= 0 ? _("this fits") : _("this needs the least memory");
+        char *again = xasprintf("%s%s", run_word(word, sizeof word, run->directory), run->ranks);
         if (best && may_resume(run, best->keys))
-            snprintf(err->hint, sizeof err->hint, "%s: meopt train --resume %s %s", label,
-                     run_word(word, sizeof word, run->directory), best->keys);
+            snprintf(err->hint, sizeof err->hint, "%s: meopt train --resume %s %s", label, again, best->keys);
         else if (best)
             snprintf(err->hint, sizeof err->hint, "%s: meopt train %s %s", label,
                      run_word(word, sizeof word, path), best->keys);
+        free(again);
         memory_options_free(&l);
         memory_planner_close(&p);
     }

@@ -160,33 +160,48 @@ static int save(struct train_loop *w, struct error *err)
     return 0;
 }
 
+/* Tries a save that failed again, for a moment. Returns the code of the last try. */
+static int save_again(struct train_loop *w, int code, struct error *err)
+{
+    for (int i = 0; i < LAST_SAVE_TRIES - 1 && code; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 500000000}, NULL);
+        code = save(w, err);
+    }
+    if (code) loop_forget_best(w);
+    return code;
+}
+
+/* Saves. A failure at the step of the best evaluation, whose weights the next step changes, is retried for a
+ * moment; any other pauses saving. Collective call. */
 static void save_or_pause(struct train_loop *w)
 {
     struct error why = {0};
-    if (save(w, &why)) pause_saving(w, &why);
+    int code = save(w, &why), best = w->candidate.step == w->p.step;
+    if (code && comm_broadcast(&w->t->ranks, &best, sizeof best, 0, NULL) == 0 && best)
+        code = save_again(w, code, &why);
+    if (code) pause_saving(w, &why);
 }
 
 /* Saves before the run ends with another error, which all ranks share. */
 static void save_before_failing(struct train_loop *w)
 {
     struct error why = {0};
-    if (save(w, &why) && is_rank0(w)) log_warn("cannot save before the run ends: %s", why.what);
+    if (save(w, &why) == 0) return;
+    loop_forget_best(w);
+    if (is_rank0(w)) log_warn("cannot save before the run ends: %s", why.what);
 }
 
 /* Saves after the last step. A failure is retried for a moment, then it is the run's error. */
 static int save_last(struct train_loop *w, struct error *err)
 {
     struct error own = {0};
+    char again[180];
     if (!err) err = &own;
-    int code = save(w, err);
-    for (int i = 0; i < LAST_SAVE_TRIES - 1 && code; i++) {
-        nanosleep(&(struct timespec){.tv_nsec = 500000000}, NULL);
-        code = save(w, err);
-    }
+    int code = save_again(w, save(w, err), err);
     if (code && w->saved_step > 0)
         snprintf(err->hint, sizeof err->hint,
                  _("make the directory writable; resume from step %lld with: meopt train --resume %.150s"),
-                 (long long)w->saved_step, w->run->directory);
+                 (long long)w->saved_step, run_resume_words(w->run, again, sizeof again));
     return code;
 }
 
@@ -378,6 +393,7 @@ static int save_at_end(struct train_loop *w, int code, struct error *err)
 static void report_end(struct train_loop *w, int code, struct error *err)
 {
     const struct train_progress *p = &w->p;
+    char again[320];
     const char *state = code == 0               ? N_("done")
                         : code == EXIT_STOPPED  ? N_("stopped")
                         : code == EXIT_DIVERGED ? N_("diverged")
@@ -389,11 +405,11 @@ static void report_end(struct train_loop *w, int code, struct error *err)
     if (p->step > w->from)
         error_set(err, code, NULL,
                   "stopped at step %lld of %lld and saved; resume with: meopt train --resume %s",
-                  (long long)p->step, (long long)p->total, w->run->directory);
+                  (long long)p->step, (long long)p->total, run_resume_words(w->run, again, sizeof again));
     else
         error_set(err, code, NULL,
                   "stopped before the first step, nothing is lost; resume with: meopt train --resume %s",
-                  w->run->directory);
+                  run_resume_words(w->run, again, sizeof again));
 }
 
 static int train(struct train_loop *w, struct error *err)

@@ -37,9 +37,14 @@ int loop_evaluate(struct train_loop *w, struct error *err)
     enter_phase(w->listener, PHASE_EVALUATE);
     int code = trainer_evaluate(w->t, &w->feed.validation, &found, NULL, err);
     if (code == EXIT_STOPPED) {
-        if (is_rank0(w))
+        if (is_rank0(w) && p->step < p->total)
             log_info("step %lld: the evaluation is left out, because a stop is requested",
                      (long long)p->step);
+        else if (is_rank0(w))
+            log_warn(
+                "the evaluation of the last step is left out, because a stop is requested; make it with: "
+                "meopt eval %s",
+                w->run->directory);
         return 0;
     }
     if (code) return code;
@@ -57,6 +62,18 @@ void loop_name_best(struct train_loop *w)
     if (!is_rank0(w) || w->candidate.step != w->p.step || w->best.step == w->p.step) return;
     if (checkpoint_best_write(w->run->directory, &w->candidate, &w->best, &why))
         log_warn("%s%s%s; the best checkpoint is not named", why.file, why.file[0] ? ": " : "", why.what);
+}
+
+void loop_forget_best(struct train_loop *w)
+{
+    if (w->candidate.step != w->p.step) return;
+    struct checkpoint_best lost = w->candidate;
+    w->candidate.step = -1;
+    if (!is_rank0(w) || w->best.step == lost.step) return;
+    log_warn("step %lld has the best %s so far, %.6g, and could not be saved: it cannot become the best "
+             "checkpoint",
+             (long long)lost.step, lost.metric, lost.value);
+    checkpoint_best_settle(w->run->directory, &w->best);
 }
 
 /* Returns whether an accepted change is one of data.val. */

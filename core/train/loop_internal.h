@@ -56,6 +56,8 @@ static inline void enter_phase(const struct train_listener *listener, enum train
 int loop_evaluate(struct train_loop *w, struct error *err);
 /* Before a save: names the checkpoint of this step as the best, if it is. */
 void loop_name_best(struct train_loop *w);
+/* After a save that failed: forgets that this step would be the best, and reports that it is lost. */
+void loop_forget_best(struct train_loop *w);
 /* Reads the best evaluation before a resume from w->from. changed: differences that the resume accepts;
  * scores of another data.val are not compared. An error: the best cannot be read now. */
 int loop_read_best(struct train_loop *w, json_t *changed, struct error *err);

@@ -235,8 +235,7 @@ int weights_add_directory(struct weights *w, const char *path, struct error *err
                                         "open_clip_model.safetensors", "open_clip_pytorch_model.bin"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char *file = path_join(path, names[i]);
-        struct stat status;
-        if (lstat(file, &status) != 0) { /* a dangling link is opened, too: the error reports it */
+        if (file_absent(file)) { /* a dangling link is opened, too: the error reports it */
             free(file);
             continue;
         }

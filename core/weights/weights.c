@@ -1,6 +1,7 @@
 /* Opens a file of weights by its content, and builds the table of its tensors: see weights.h. */
 #include "core/weights/weights_internal.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -116,7 +117,10 @@ int weights_open(struct weights **out, const char *path, struct error *err)
     struct weights *w = begin(out, path, err);
     struct stat st;
     bool there = stat(path, &st) == 0, directory = there && S_ISDIR(st.st_mode);
-    int code = there && !directory ? weights_refuse_part(path, err) : 0;
+    int code = 0;
+    if (there && !directory) code = weights_refuse_part(path, err);
+    else if (!there && errno != ENOENT && errno != ENOTDIR)
+        code = error_errno(err, EXIT_FAILED, NULL, "cannot examine this file");
     if (code == 0) code = directory ? weights_add_directory(w, path, err) : weights_add_file(w, path, err);
     return finish(out, w, path, code, err);
 }

@@ -58,7 +58,7 @@ int write_check_rows(const struct weights_row *rows, int64_t count, struct error
 int writer_begin(struct writer *out, const char *path, uint64_t bytes, struct error *err)
 {
     *out = (struct writer){.path = path, .file.fd = -1};
-    int code = file_atomic_begin(&out->file, path, err);
+    int code = file_atomic_begin_large(&out->file, path, err);
     if (code) return code;
     /* Even where the file system cannot reserve space, the disk may run full later. */
     if (bytes && fallocate(out->file.fd, 0, 0, (off_t)bytes) != 0 &&

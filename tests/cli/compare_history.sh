@@ -42,6 +42,12 @@ grep -q '0.01 \$.to\$ 1.0.*@4 \$.to\$ 2.0.*@8' paper/methods.tex || fail "the se
 "$MEOPT" compare runs/resumed --json --paper paper >json 2>log || fail "one run"
 grep -q '"0.01 -> 1.0e-5 @4 -> 2.0e-5 @8"' json && grep -q '0.01 \$.to\$' paper/methods.tex || fail "one run alone"
 
+# a line with 100,000 keys, which only another program writes
+cp -r runs/resumed keys
+python3 -c 'import json; print(json.dumps({"event": "changed", "step": 5, "changed": {"key.%d" % i: ["1", "2"] for i in range(100000)}}))' >>keys/events.jsonl
+(ulimit -t 25 && exec "$MEOPT" compare keys --json >json 2>log) || fail "a line with 100,000 keys: exit $?"
+grep -q '"0.01 -> 1.0e-5 @4 -> 2.0e-5 @8"' json || fail "a line with 100,000 keys: the history is lost"
+
 # runs that see their images in another way, by keys that no checkpoint set
 train 0 $base data.mean=0.4,0.5,0.6 data.interpolation=bilinear --name seen
 "$MEOPT" compare runs/constant runs/seen --json >json 2>log || fail "compare: $(cat log)"

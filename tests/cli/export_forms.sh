@@ -131,6 +131,31 @@ refused 2 '--out .*--merge' "$MEOPT" export clip-vision --merge original.safeten
 cmp original.safetensors theirs/model.safetensors || fail "the original was overwritten"
 [ -z "$(ls -d ./*.partial-* 2>/dev/null)" ] || fail "a side directory stays"
 
+# What killed exports left is removed by the next one of that name, and nothing else: no link, no file of a similar name
+if [ -f "$MEOPT_BUILD/tests/libfault.so" ]; then
+    for form in "--format hf -o killed" "-o killed.safetensors" "--format pt -o killed.pt"; do
+        for k in 1 3; do
+            head -c 65536 /dev/zero >shared
+            # shellcheck disable=SC2086 # several words
+            (env LD_LIBRARY_PATH="$MEOPT_BUILD/tests" LD_PRELOAD=libfault.so FAULT_SHARED="$work/shared" FAULT_CALL=write FAULT_K=$k FAULT_KILL=1 \
+                FAULT_UNDER="$work" "$MEOPT" export clip $form >log 2>&1) 2>/dev/null && fail "$form: no kill $k"
+        done
+        left=$(find . -maxdepth 1 -name '*killed*.partial-??????' | wc -l)
+        [ "$left" = 1 ] || fail "$form: $left unfinished exports, expected the last one"
+        mkdir killed.partial-theirs
+        echo mine >killed.partial-theirs/notes.txt
+        echo mine >.killed.backup
+        ln -s "$work/images" killed.partial-linked
+        # shellcheck disable=SC2086
+        quietly "$MEOPT" export clip $form
+        left=$(find . -maxdepth 1 -name '*killed*.partial-??????' | wc -l)
+        [ "$left" = 2 ] || fail "$form: $((left - 2)) unfinished exports stay"
+        [ -f .killed.backup ] && [ -f killed.partial-theirs/notes.txt ] && [ -L killed.partial-linked ] && [ -n "$(ls images)" ] ||
+            fail "$form: something else was removed"
+        rm -rf killed* .killed*
+    done
+fi
+
 # a head from 16 to 8 values
 train headed model.weight_s="$names/clip-vision"
 quietly "$MEOPT" export headed -o with.safetensors

@@ -234,6 +234,42 @@ got=0
 "$MEOPT" fetch hf:me/link >out 2>err || got=$?
 test $got != 0 || fail "a link in the cache was followed"
 test -z "$(ls -A elsewhere)" || fail "a link in the cache was followed"
+
+# a link in place of the repository; bytes that another user could have put there; a partial file that is a hard link; what a kill after
+# the last byte left
+mkdir -p target
+ln -s "$work/target" hf/hub/models--me--linked
+fetch 1 me/linked
+test -z "$(ls -A target)" || fail "a link in place of the repository was followed"
+fetch 0 me/shared
+blob=hf/hub/models--me--shared/blobs/$(basename "$(readlink hf/hub/models--me--shared/snapshots/$commit/model.safetensors)")
+sum=$(basename "$blob")
+printf 'other bytes' | dd of="$blob" conv=notrunc 2>dd.log
+fetch 0 me/shared # this user's own file is known by its name
+grep -q 'other bytes' "$blob" || fail "an own blob was read"
+chmod o+w "$blob"
+fetch 0 me/shared
+right hf/hub/models--me--shared 4
+mkdir -p hf/hub/models--me--hard/.meopt-fetch
+echo precious >thesis
+ln thesis "hf/hub/models--me--hard/.meopt-fetch/$sum.part"
+ln thesis "hf/hub/models--me--hard/.meopt-fetch/$sum.live"
+fetch 0 me/hard
+right hf/hub/models--me--hard 4
+test "$(cat thesis)" = precious || fail "a hard link was written through"
+mkdir hf/hub/models--me--hard/.meopt-fetch
+for part in live state part; do : >"hf/hub/models--me--hard/.meopt-fetch/$sum.$part"; done
+fetch 0 me/hard
+test ! -e hf/hub/models--me--hard/.meopt-fetch || fail "left .meopt-fetch behind a success"
+
+# lists without end, and a list whose values take 50 times its bytes
+for bad in nopage ${MEOPT_LONG:+onepage}; do
+    : >log
+    fetch 3 me/$bad --list
+    test "$(grep -c ^page log)" -le 5000 || fail "$bad: $(grep -c ^page log) pages"
+done
 HF_HUB_OFFLINE=1 fetch 0 me/model
 HF_HUB_OFFLINE=1 fetch 4 me/missing
 HF_ENDPOINT=http://mirror.invalid fetch 2 me/model
+grep -q 'MEOPT_SANITIZE:BOOL=ON' "$MEOPT_BUILD/CMakeCache.txt" || ulimit -v 2000000
+fetch 3 me/nodes --list

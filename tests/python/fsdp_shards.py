@@ -135,6 +135,12 @@ def make(dtype, rule, options, mesh=None, width=70):
     return model, rule(model.parameters(), lr=1e-2, **options)
 
 
+def is_released(case, p):
+    with case.assertRaisesRegex(RuntimeError, "clip="):
+        nn.utils.clip_grad_norm_([p], 1.0)
+    return True
+
+
 def released(case, mesh):
     """Gradients of FSDP2 step after their reduction: the bits of a plain step."""
     for rule, options, dtype, micro, accumulate in (
@@ -144,7 +150,7 @@ def released(case, mesh):
         mt.release_gradients(model, optimizer, accumulate=accumulate)
         freed = []
         optimizer.register_step_pre_hook(
-            lambda *_: freed.append(all(p.grad is None for p in model.parameters())))
+            lambda *_: freed.append(all(is_released(case, p) for p in model.parameters())))
         train(*plain, micro=micro, sync=accumulate > 1)
         train(model, optimizer, micro=micro, sync=accumulate > 1)
         same(case, values(model, optimizer), values(*plain))
@@ -160,6 +166,11 @@ def released(case, mesh):
         same(case, values(model, optimizer), values(*plain), rtol=1e-5, atol=1e-8)
         if clip == "previous":
             case.assertAlmostEqual(optimizer.param_groups[0]["grad_norm"], float(norms[-1]), places=6)
+    model, optimizer = make(torch.float32, mt.AdamW, {}, mesh)
+    mt.release_gradients(model, optimizer)
+    model(torch.ones(16, 70)).sum().backward()
+    with case.assertRaisesRegex(RuntimeError, "second gradient"):
+        model(torch.ones(16, 70)).sum().backward()
     model, optimizer = make(torch.float32, mt.AdamW, {}, mesh)
     mt.release_gradients(model, optimizer)
     with case.assertRaises(FloatingPointError):  # on all ranks, of one rank's rows

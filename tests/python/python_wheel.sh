@@ -104,7 +104,7 @@ assert all(abs(w + 1.5) < 0.02 for w in weights), weights[:4]
 END
 "$python" "$work/step.py" >"$work/log" 2>&1 || fail "a step of the installed library"
 
-# doctor: PyTorch is missing, two HIP runtimes in one process are a failure, and a library that does not load is one.
+# doctor: PyTorch is missing or too old, two HIP runtimes in one process are a failure, and a library that does not load is one.
 doctor() { # EXIT PATTERN [NAME=VALUE...]: the report has a line that matches
     code=0 && expected=$1 pattern=$2
     shift 2
@@ -115,10 +115,11 @@ doctor() { # EXIT PATTERN [NAME=VALUE...]: the report has a line that matches
 "$python" -m meopt --help >"$work/log" && "$python" -m meopt --version >"$work/log" || fail "--help"
 code=0 && "$python" -m meopt nothing >"$work/log" 2>&1 || code=$?
 [ $code = 2 ] || fail "an unknown command: $code, not 2"
-doctor 0 '^missing +torch'
-doctor 0 '^ok +library .*/an environment/.*libmeopt-optim.so'
-doctor 0 '^ok +processor .*: (avx512|avx2|plain)$'
-doctor 0 '^ok +processor .*: plain$' MEOPT_CPU_ISA=plain
+doctor 1 '^failed +torch'
+doctor 1 '^ok +kernels .* gfx90a$'
+doctor 1 '^ok +library .*/an environment/.*libmeopt-optim.so'
+doctor 1 '^ok +processor .*: (avx512|avx2|plain)$'
+doctor 1 '^ok +processor .*: plain$' MEOPT_CPU_ISA=plain
 doctor 1 '^failed +library' MEOPT_OPTIM_LIBRARY=/nowhere.so
 fakes=$MEOPT_BUILD/tests
 if [ -f "$fakes/libfake_amdhip64.so" ]; then # a card, with the code objects of the package
@@ -133,5 +134,8 @@ END
     export MEOPT_ROCBLAS_LIBRARY=none MEOPT_HIPBLASLT_LIBRARY=none PYTHONPATH="$work"
     doctor 0 '^ok +cards .*hip:1.*/theirs/' MEOPT_HIP_LIBRARY="$work/theirs/libamdhip64.so.6" FAKE_CARDS=2
     doctor 0 '^ok +torch +1 HIP' MEOPT_HIP_LIBRARY="$work/theirs/libamdhip64.so.6"
+    sed -i 's/2.99/2.3.1/' torch/__init__.py
+    doctor 1 '^failed +torch +PyTorch 2.3.1' MEOPT_HIP_LIBRARY="$work/theirs/libamdhip64.so.6"
+    sed -i 's/2.3.1/2.99/' torch/__init__.py
     doctor 1 '^failed +torch +2 HIP' MEOPT_HIP_LIBRARY="$work/ours/libamdhip64.so.7"
 fi

@@ -1,4 +1,5 @@
 """meopt.torch.release_gradients: the bits of a step without it, and gradients freed during backward."""
+import copy
 import os
 import tempfile
 import unittest
@@ -87,22 +88,89 @@ class Release(unittest.TestCase):
     def test_gradients_are_freed_in_backward(self):
         model, optimizer = make(mt.AdamW, torch.bfloat16)
         handle = mt.release_gradients(model, optimizer)
-        for step in range(2):  # without optimizer.step(): all parameters have stepped
-            loss_of(model, batch(step)).backward()
-            self.assertTrue(all(p.grad is None for p in model.parameters()))
-        handle.remove()
         plain = make(mt.AdamW, torch.bfloat16)
         run(*plain, 2)
+        for step in range(2):  # zero_grad ends a step as well
+            loss_of(model, batch(step)).backward()
+            for p in model.parameters():  # no memory, and no use
+                self.assertEqual(p.grad.data_ptr(), 0)
+                self.assertRaisesRegex(RuntimeError, "clip=", p.grad.norm)
+            if step:
+                handle.remove()
+            optimizer.zero_grad()
+            self.assertTrue(all(p.grad is None for p in model.parameters()))
         self.same(((model, optimizer), plain))
         run(model, optimizer, 1), run(*plain, 1)
         self.same(((model, optimizer), plain))
 
     def test_two_gradients_in_one_step(self):
+        """Also where the first backward has reached all parameters; with accumulate, after the last."""
+        for odd in (False, True):
+            for accumulate in (1, 3):
+                model, optimizer = make(mt.AdamW, torch.float32)
+                mt.release_gradients(model, optimizer, accumulate=accumulate)
+                for micro in range(accumulate):
+                    loss_of(model, batch(micro), odd).backward()
+                before = [p.clone() for p in model.parameters()]
+                with self.assertRaisesRegex(RuntimeError, "second gradient"):
+                    loss_of(model, batch(9), odd).backward()
+                self.assertTrue(all(map(torch.equal, before, model.parameters())))
+                model.zero_grad()  # the model's own does not end the step
+                with self.assertRaisesRegex(RuntimeError, "second gradient"):
+                    loss_of(model, batch(9), odd).backward()
+
+    def test_no_clipping_of_released_gradients(self):
+        """What a loop, a Trainer or a GradScaler does with gradients is refused, not done to none."""
+        for dtype in (torch.float32, torch.bfloat16):
+            uses = [lambda ps: nn.utils.clip_grad_norm_(ps, 1.0),
+                    lambda ps: nn.utils.clip_grad_norm_(ps, 1.0, foreach=False),
+                    lambda ps: nn.utils.clip_grad_value_(ps, 1.0),
+                    lambda ps: [p.grad.mul_(0.5) for p in ps],
+                    lambda ps: [p.grad.data.norm() for p in ps],
+                    lambda ps: sum(float(p.grad.detach().abs().sum()) for p in ps)]
+            for use in uses:
+                model, optimizer = make(mt.AdamW, dtype)
+                mt.release_gradients(model, optimizer)
+                loss_of(model, batch(0)).backward()
+                with self.assertRaisesRegex(RuntimeError, "clip="):
+                    use(list(model.parameters()))
+                optimizer.step()
+                self.assertTrue(all(p.grad is None for p in model.parameters()))
+                run(model, optimizer, 1)
         model, optimizer = make(mt.AdamW, torch.float32)
         mt.release_gradients(model, optimizer)
-        loss_of(model, batch(0), odd=False).backward()
-        with self.assertRaisesRegex(RuntimeError, "second gradient"):
-            loss_of(model, batch(1), odd=False).backward()
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+        scaler.scale(loss_of(model, batch(0))).backward()
+        with self.assertRaisesRegex(RuntimeError, "clip="):
+            scaler.step(optimizer)
+
+    def test_interrupted_backward(self):
+        """An exception in backward: what has stepped stays so, and zero_grad lets the next batch begin."""
+        for accumulate in (1, 2):
+            model, optimizer = make(mt.AdamW, torch.float32)
+            mt.release_gradients(model, optimizer, accumulate=accumulate)
+            run(model, optimizer, 1, accumulate)
+            before = copy.deepcopy(model.state_dict())
+
+            def fail(_):
+                raise KeyError("interrupted")
+
+            for micro in range(accumulate):
+                loss = loss_of(model, batch(1, micro))
+                broken = model.first.weight.register_hook(fail) if micro == accumulate - 1 else None
+                if broken is None:
+                    loss.backward()
+                else:
+                    self.assertRaises(KeyError, loss.backward)
+                    broken.remove()
+            moved = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+            self.assertTrue(moved and "first.weight" not in moved, moved)
+            optimizer.zero_grad()
+            steps = optimizer.param_groups[0]["steps"]
+            run(model, optimizer, 1, accumulate)
+            self.assertEqual(optimizer.param_groups[0]["steps"], steps + 1)
+            self.assertEqual(int(optimizer.state[model.first.weight]["step"]), 2)
+            self.assertEqual(int(optimizer.state[model.odd.weight]["step"]), 3)
 
     def test_exact_clip(self):
         pair = [make(mt.AdamW, torch.float32, preset="fp32", eps=1e-3) for _ in range(2)]
@@ -158,6 +226,9 @@ def ddp_rank(rank, directory, release):
         with parallel.no_sync():
             loss_of(parallel, batch(step, rank)).backward()
         loss_of(parallel, batch(step, 2 + rank)).backward()
+        if release:
+            with unittest.TestCase().assertRaisesRegex(RuntimeError, "clip="):
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
     torch.save((model.state_dict(), optimizer.state_dict()), os.path.join(directory, f"{release}-{rank}"))

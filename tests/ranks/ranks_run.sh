@@ -121,6 +121,16 @@ if [ "$mpi" ]; then # one that fails alone, while it loads, says why before MPI 
 fi
 
 train 10 moved 4 --workers 3 --stop-after 2
+grep -q -- '--resume runs/moved --workers 3' log || fail "the command that resumes lacks the ranks"
+# a resume that the ranks refuse, or that is refused before them, leaves the run's configuration
+cp runs/moved/config.yaml before.yaml
+for words in '--workers 4 dist.pipeline=3' '--workers 4 train.rounds=breadth' 'dist.pipeline=2'; do
+    code=0
+    # shellcheck disable=SC2086
+    "$MEOPT" train --resume runs/moved $words >log 2>&1 || code=$?
+    [ $code = 7 ] || fail "$words: exit $code, expected 7"
+    cmp before.yaml runs/moved/config.yaml || fail "$words: refused, and written into the run"
+done
 "$MEOPT" train --resume runs/moved --workers 2 >log 2>&1 || fail "continues on other ranks"
 equal moved 4
 # A run of ranks, and one of them gets a signal once there is a checkpoint.

@@ -114,6 +114,29 @@ for k in 16 19 22 25; do
     grep -q '"step":3,' kept/ckpt/best.json || fail "another best checkpoint after a failed open $k: $(cat kept/ckpt/best.json)"
 done
 
+# A save that fails at the step of the best evaluation is tried again; if it fails for good, the loss is reported, and best.json names a
+# step that exists.
+best_step() { sed 's/^{"step":\([0-9]*\).*/\1/' "$1/ckpt/best.json"; }
+best=$(best_step one)
+for ever in '' FAULT_EVER=1; do
+    rm -rf failing
+    head -c 65536 /dev/zero >shared
+    # shellcheck disable=SC2086
+    env LD_PRELOAD=libfault.so FAULT_UNDER="$(printf '%s/failing/ckpt/step-%08d.partial' "$(pwd -P)" "$best")" FAULT_SHARED="$(pwd -P)/shared" \
+        FAULT_CALL=open FAULT_K=1 FAULT_ERRNO=28 $ever "$MEOPT" train vit.yaml --run-dir "$(pwd -P)" --name failing --no-dashboard >out 2>log
+    got=$?
+    if [ "$ever" ]; then
+        grep -q "^warning: .*\<$best\>.*val_top1" log || fail "the lost best evaluation is not reported"
+        [ "$best" = 9 ] || [ $got = 0 ] || fail "exit $got after a failed save"
+        [ ! -e failing/ckpt/best.json ] || [ "$(best_step failing)" != "$best" ] || fail "best.json names the checkpoint that could not be saved"
+    else
+        [ $got = 0 ] && [ "$(best_step failing)" = "$best" ] || fail "a save that failed once: exit $got, best $(cat failing/ckpt/best.json)"
+        ! grep -q saving_paused failing/events.jsonl || fail "a save that failed once pauses saving"
+    fi
+    [ ! -e failing/ckpt/best.json ] || [ -e "failing/ckpt/$(printf 'step-%08d' "$(best_step failing)")/MANIFEST.json" ] ||
+        fail "best.json names no checkpoint: $(cat failing/ckpt/best.json)"
+done
+
 # Scores of other validation images are not compared.
 train scores 10 --stop-after 4
 cp -r val val.before

@@ -117,6 +117,9 @@ cmp -s one/config.yaml before.yaml || fail "a refused change is in config.yaml"
 "$MEOPT" export one --format hf --shard-size 100KiB -o shards >out 2>log || fail "export --shard-size: exit $?"
 [ "$(ls shards/model-* | wc -l)" -gt 1 ] || fail "--shard-size 100KiB has no effect"
 refuse 2 export one --format hf --shard-size 1XB
+echo '{}' >shards/tokenizer.json # of its user: the run has none
+"$MEOPT" export one --format hf --shard-size 100KiB -o shards >out 2>log || fail "export over an earlier one: exit $?"
+[ "$(cat shards/tokenizer.json)" = '{}' ] && grep -q shards/tokenizer.json log || fail "the tokenizer of an earlier export's user is lost"
 refuse 2 generate one --prompt the --tokens 1
 refuse 2 generate one --tokens 256
 refuse 2 generate one --tokens 1,x

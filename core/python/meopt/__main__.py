@@ -1,6 +1,7 @@
-"""python -m meopt doctor: reports what the package finds on this machine; PyTorch and cards are optional."""
+"""python -m meopt doctor: reports what the package finds on this machine; cards are optional."""
 import argparse
 import ctypes as C
+import glob
 import importlib.util
 import os
 import re
@@ -12,6 +13,7 @@ from . import __version__
 from ._library import DEVICE_CUDA, DEVICE_HIP, library
 
 DEVICE_CPU = 0  # enum meopt_device_kind
+OLDEST_TORCH = (2, 4)
 # What a check yields: "ok", "missing", "warning" or "failed", and the text.
 Findings = Iterator[Tuple[str, str]]
 
@@ -47,6 +49,15 @@ def check_library() -> Findings:
     yield "ok" if version == __version__ else "warning", f"{library().path}, version {version}"
 
 
+def check_kernels() -> Findings:
+    names = glob.glob(os.path.join(os.path.dirname(os.path.abspath(library().path)), "kernels", "meopt-*.co"))
+    archs = sorted(os.path.basename(name)[len("meopt-"):-len(".co")] for name in names)
+    if archs:
+        yield "ok", f"code objects for {', '.join(archs)}"
+    else:
+        yield "missing", "code objects next to the library: parameters on cards require them (MEOPT_GPU_ARCHS)"
+
+
 def check_processor() -> Findings:
     device = open_device(DEVICE_CPU, 0)
     yield "ok", f"{library().device_name(device).decode()}: {library().instruction_set().decode()}"
@@ -71,7 +82,7 @@ def check_cards() -> Findings:
 
 def check_torch() -> Findings:
     if not importlib.util.find_spec("torch"):
-        yield "missing", "PyTorch, which meopt.torch requires"
+        yield "failed", "PyTorch is not installed; meopt.torch requires %d.%d or later" % OLDEST_TORCH
         return
     ran = subprocess.run([sys.executable, "-c", PROBE], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                          universal_newlines=True)
@@ -81,6 +92,9 @@ def check_torch() -> Findings:
     first, maps = ran.stdout.split("\n", 1)
     version, cuda, hip = first.split()
     build = f"HIP {hip}" if hip != "-" else f"CUDA {cuda}" if cuda != "-" else "for CPUs"
+    if tuple(map(int, re.findall("[0-9]+", version)[:2])) < OLDEST_TORCH:
+        yield "failed", f"PyTorch {version}, {build}; meopt.torch requires %d.%d or later" % OLDEST_TORCH
+        return
     yield "ok", f"PyTorch {version}, {build}"
     if hip == "-":
         return
@@ -92,6 +106,7 @@ def check_torch() -> Findings:
 CHECKS: Tuple[Tuple[str, Callable[[], Findings]], ...] = (
     ("version", check_version),
     ("library", check_library),
+    ("kernels", check_kernels),
     ("processor", check_processor),
     ("cards", check_cards),
     ("torch", check_torch),

@@ -230,6 +230,14 @@ class Meopt(torch.optim.Optimizer):
             self._step(None)
         return loss
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Frees the gradients, as in torch; ends a step of release_gradients that was interrupted."""
+        try:
+            if self._release is not None:
+                self._release.discard()
+        finally:
+            super().zero_grad(set_to_none)
+
     def _step(self, max_norm: Optional[float]) -> None:
         """Steps all parameters with a gradient, clipped to max_norm."""
         self._update_handles(stepping=True)

@@ -1,7 +1,7 @@
 """Gradient release: each parameter steps during backward when its gradient exists, which is then freed."""
 import math
 import threading
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Dict, List, Optional, Set, cast
 
 import torch
 from torch import Tensor
@@ -10,8 +10,54 @@ from torch.nn.parallel import DistributedDataParallel
 from .. import _library as L
 from ._handle import Handle
 from ._optimizer import STEPS, Meopt
+from ._shards import dtensor_like, is_dtensor, local_tensor
 
 NORM = "grad_norm"  # of a group: norm of its gradients in the last step, for clip="previous"
+
+
+class Released(Tensor):
+    """The .grad of a parameter that has stepped: it has no memory, and each use of it raises RuntimeError.
+
+    Else a second backward would begin another step, and clip_grad_norm_ would return 0 and clip nothing.
+    """
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+    parameter_name: str
+
+    @staticmethod
+    def __new__(cls, gradient: Tensor, name: str) -> "Released":
+        made = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls, gradient.shape, strides=gradient.stride(), dtype=gradient.dtype, device=gradient.device)
+        return cast(Released, made)
+
+    def __init__(self, gradient: Tensor, name: str) -> None:
+        self.parameter_name = name
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        return f"<released gradient of {self.parameter_name}>"
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if name in ("view", "detach"):  # DTensor.from_local
+            return cls(args[0], args[0].parameter_name)
+        leaves = [leaf for arg in args for leaf in (arg if isinstance(arg, (list, tuple)) else [arg])]
+        found = next((leaf.parameter_name for leaf in leaves if isinstance(leaf, cls)), "a parameter")
+        if name in ("add", "add_"):
+            raise second_gradient(found)
+        raise RuntimeError(f"{name}: the gradient of {found} is released, and the parameter has stepped: give "
+                           "release_gradients clip= and max_norm= in place of clip_grad_norm_ or GradScaler")
+
+
+def second_gradient(name: str) -> RuntimeError:
+    return RuntimeError(f"{name}: a second gradient in one step: call optimizer.step() after each backward, or "
+                        "give release_gradients accumulate=")
+
+
+def released(gradient: Tensor, name: str) -> Tensor:
+    """Returns what replaces the .grad of a parameter that has stepped; of a DTensor, one of its layout."""
+    made = Released(local_tensor(gradient), name)
+    return dtensor_like(gradient, made) if is_dtensor(gradient) else made
 
 
 class Release:
@@ -43,6 +89,7 @@ class Release:
         self._used: Set[Tensor] = set()  # parameters with a gradient on this rank, where DDP allows others
         self._stepping: List[Handle] = []  # handles whose step began
         self._failure: Optional[Exception] = None
+        self._ddp_waits = False  # _release_buckets runs at the end of this backward
 
     def _begin_step(self, handle: Handle) -> None:
         optimizer = self._optimizer
@@ -61,8 +108,7 @@ class Release:
         optimizer = self._optimizer
         with self._lock:
             if p in self._stepped:
-                raise RuntimeError(f"{optimizer._names[p]}: a second gradient in one step: call "
-                                   "optimizer.step() after the last backward of each step")
+                raise second_gradient(optimizer._names[p])
             if not self._stepping:
                 optimizer._update_handles(stepping=True)
             handle, i = optimizer._locations[p]
@@ -80,12 +126,17 @@ class Release:
         if self._gradient_counts[p] < self._accumulate or p.grad is None:
             return
         self._step(p, p.grad)
-        p.grad = None
-        if len(self._stepped) == len(self._optimizer._locations):
-            self._end_step()
+        p.grad = released(p.grad, self._optimizer._names[p])
 
     def _mark_used(self, p: Tensor) -> None:
         self._used.add(p)
+
+    def _release_buckets(self) -> None:
+        """Replaces the gradients that DDP writes to parameters at the end of backward."""
+        self._ddp_waits = False
+        for p in self._stepped & self._ddp_params:
+            if p.grad is not None:
+                p.grad = released(p.grad, self._optimizer._names[p])
 
     def _reduce_hook(self) -> Any:
         """Returns a communication hook of DDP that averages a bucket over all ranks, then steps it. Like DDP,
@@ -96,6 +147,10 @@ class Release:
         def hook(group: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
             parameters = bucket.parameters()
             work = None
+            if not self._ddp_waits:  # DDP queues a callback of its own after this one
+                engine = torch.autograd.Variable._execution_engine
+                self._ddp_waits = True
+                engine.queue_callback(lambda: engine.queue_callback(self._release_buckets))
             if self._find_unused:  # before the bucket's own reduction, so that the callback need not wait
                 used = torch.tensor([p in self._used for p in parameters], dtype=torch.int32,
                                     device=bucket.buffer().device)
@@ -152,12 +207,20 @@ class Release:
         finally:
             optimizer.zero_grad()
 
+    def discard(self) -> None:
+        """Frees released gradients, and ends a step that backward left unfinished: what has stepped stays so.
+        optimizer.zero_grad() calls it. FloatingPointError: a gradient of that step was not finite."""
+        for p in self._stepped:
+            p.grad = None
+        self._end_step()
+
     def remove(self) -> None:
-        """Removes the hooks; optimizer.step() steps again as usual."""
+        """Ends the step as zero_grad does, and removes the hooks; optimizer.step() steps again as usual."""
         for hook in self._hooks:
             hook.remove()
         self._ddp_params.clear()
         self._optimizer._release = None
+        self.discard()
 
 
 def release_gradients(model: torch.nn.Module, optimizer: Meopt, *, clip: Optional[str] = None,
@@ -165,8 +228,10 @@ def release_gradients(model: torch.nn.Module, optimizer: Meopt, *, clip: Optiona
     """Lets the optimizer's parameters step during backward, so that their gradients never exist at the same
     time.
 
-    A training loop stays as it is: optimizer.step() ends the step, and steps what backward did not reach. The
-    bits are those of a step without release. torch.amp.GradScaler cannot be used, as it needs all gradients.
+    A training loop calls optimizer.step() as before, which ends the step, and steps what backward did not
+    reach; it does not clip, see below. The bits are those of a step without release. A released gradient has
+    no values: .grad raises RuntimeError when it is used (clip_grad_norm_, torch.amp.GradScaler, a second
+    backward). optimizer.zero_grad() ends a step that an exception has interrupted.
 
     clip: None; "previous": each gradient is clipped by the global norm of the previous step; "exact":
     gradients stay until optimizer.step() has their global norm. max_norm: that of
@@ -177,7 +242,7 @@ def release_gradients(model: torch.nn.Module, optimizer: Meopt, *, clip: Optiona
     passes of a step but the last, accumulate is 1.
 
     ValueError: the options do not fit, or LAMB has max_grad_norm, which requires clip="exact".
-    RuntimeError (in backward): a parameter has two gradients in one step.
+    RuntimeError: a parameter has two gradients in one step (in backward), or a released gradient is used.
     """
     if clip not in (None, "exact", "previous") or (clip is None) != (max_norm is None):
         raise ValueError(f"clip={clip!r}, max_norm={max_norm!r}, expected 'exact' or 'previous' and a norm")
