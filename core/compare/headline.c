@@ -75,9 +75,12 @@ static void add_loss(struct sentence *s)
                  now->mean / before->mean, now->mean, before->mean);
     else if (fabs(change) < 0.0005)
         snprintf(words, sizeof words, _("the same converged loss (%.4g)"), now->mean);
-    else
-        snprintf(words, sizeof words, _("converged loss %+.2g %% (%.5g instead of %.5g)"), change, now->mean,
+    else {
+        char percent[16];
+        snprintf(percent, sizeof percent, fabs(change) < 9.95 ? "%+.2g" : "%+.0f", change);
+        snprintf(words, sizeof words, _("converged loss %s %% (%.5g instead of %.5g)"), percent, now->mean,
                  before->mean);
+    }
     add(s, words);
 }
 

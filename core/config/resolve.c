@@ -330,6 +330,7 @@ static void check_objective(const struct config *c, combination_bad bad, void *c
                 {"train.label_smoothing", C | T | L | M},
                 {"model_s.classes", C | T},
                 {"data.labels", C},
+                {"data.class_order", C | T},
                 {"data.mixup", C},
                 {"data.cutmix", C},
                 {"data.tokens", L | M},

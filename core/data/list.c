@@ -247,9 +247,11 @@ static int walk(struct walk *w, const char *below, const struct above *up, struc
         code = unlisted(w, path, "cannot open this directory of images",
                         "make it readable, or name it in data.exclude to train without it", err);
     else if (!opened) {
-        code =
-            error_errno(err, EXIT_FAILED, "set data.root to the directory of the images, or 'meopt fetch' it",
-                        "cannot open the image directory");
+        bool file = errno == ENOTDIR;
+        code = error_errno(err, EXIT_FAILED,
+                           file ? N_("set data.root to the directory of the images, or of archives")
+                                : N_("set data.root to the directory of the images, or 'meopt fetch' it"),
+                           "cannot open the image directory");
         error_at(err, path, 0, 0);
     }
     struct above here = {.up = up};

@@ -82,6 +82,7 @@ mv train/horse train/zebra
 rm -r train/third
 sed -i 's/"zebra"/"LABEL_0"/; s/"ant"/"LABEL_1"/' dinov2/config.json
 meopt 0 eval image.yaml
+meopt 0 eval text.yaml data.class_order=sorted
 # A part of the classes is enough for an evaluation; a class that the classifier has not is refused.
 rm -r val/zebra
 meopt 0 eval image --json --per-class table.csv
