@@ -43,8 +43,6 @@ def tiny(kind):
                 pass
     if getattr(config, "layer_types", None):
         config.layer_types = config.layer_types[:2]
-    if sum(p.numel() for p in []) > 0:
-        return None
     return config
 
 
