@@ -324,6 +324,11 @@ static int check_data(struct check *check, const char *path, struct config *conf
                          (long long)found.images, (long long)allowed);
         error_at(&e, path, 0, 0);
     }
+    if (!code && !options.tokens && !config->train.steps) {
+        int64_t batch =
+            config->train.global_batch > 0 ? config->train.global_batch : config->train.batch_size;
+        train_warn_warmup(config, config->train.epochs * (found.images / batch));
+    }
     if (!code) code = train_check_labels(config, &e);
     if (code) check_problem(check, true, &e);
     if (!check->problems && found.images)

@@ -454,7 +454,7 @@ static const struct option options[] = {
 };
 
 const struct command cmd_generate = {"generate",
-                                     "CONFIG|RUN [key=value ...]",
+                                     "CONFIG|RUN|MODEL [key=value ...]",
                                      "continue a text with a language model",
                                      NULL,
                                      options,

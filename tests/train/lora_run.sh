@@ -31,6 +31,8 @@ train one 0
 find . -name '*.merged.*' | grep . && fail "a temporary file stays"
 "$MEOPT" generate vit.yaml model.weight=merged lora.rank=0 lora.alpha=0 --prompt "the light" --count 20 >again 2>log || fail "generate of merged: $?"
 cmp text again || fail "the merged model writes another text"
+"$MEOPT" generate merged train.precision=fp32 device.type=cpu --prompt "the light" --max-new-tokens 20 >again 2>log || fail "generate of a model: $?"
+cmp text again || fail "the merged model alone writes another text"
 "$MEOPT" eval vit.yaml model.weight=merged lora.rank=0 lora.alpha=0 --json >merged.json 2>log || fail "eval of merged: exit $?"
 "$MEOPT" eval vit.yaml lora.adapter=one/adapter --json >adapter.json 2>log || fail "eval of the adapter: exit $?"
 "$MEOPT" eval vit.yaml model.weight=one/student.safetensors model.heads=4 lora.rank=0 lora.alpha=0 --json >file.json 2>log || fail "eval of the file: $?"
