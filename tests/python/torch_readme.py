@@ -1,0 +1,112 @@
+"""The Python programs of README and meopt-torch(7), as they are written there."""
+import os
+import re
+import textwrap
+import unittest
+
+import torch
+from torch import nn
+
+SOURCE = os.environ.get("MEOPT_SOURCE") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+
+
+def read(*names):
+    with open(os.path.join(SOURCE, *names), encoding="utf-8") as file:
+        return file.read()
+
+
+def make():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Embedding(50, 64), nn.Linear(64, 70), nn.Tanh(), nn.Linear(70, 50))
+
+
+def loss(model, batch):
+    return nn.functional.cross_entropy(model(batch).float().flatten(0, 1), batch.flatten())
+
+
+def batches(count):
+    return [torch.arange(40).view(4, 10) + i % 5 for i in range(count)]
+
+
+class Programs(unittest.TestCase):
+    def run_program(self, text, **names):
+        names.setdefault("model", make())
+        exec(compile(textwrap.dedent(text), "program", "exec"), names)
+        return names
+
+    def train(self, model, optimizer, steps=20, clip=None):
+        losses = []
+        for _ in range(steps):
+            batch, = batches(1)
+            losses.append(loss(model, batch))
+            losses[-1].backward()
+            if clip:
+                nn.utils.clip_grad_norm_(model.parameters(), clip)
+            optimizer.step()
+            optimizer.zero_grad()
+        self.assertLess(losses[-1].item(), losses[0].item())
+
+    def test_readme(self):
+        for page in ("README.md", "README.zh_CN.md"):
+            block = re.search(r"\n\n((?:    (?:import|model|optimizer|meopt)\b.*\n)+)", read(page)[read(page).index("import meopt.torch") - 40:])
+            made = self.run_program(block[1])
+            self.train(made["model"], made["optimizer"])
+            self.assertEqual(next(made["model"].parameters()).dtype, torch.bfloat16)
+            with self.assertRaisesRegex(RuntimeError, "clip="):
+                self.train(made["model"], made["optimizer"], 1, clip=1.0)
+            call, = re.findall(r"`release_gradients\(\.\.\., (.*?)\)`", read(page))
+            made = self.run_program(block[1].replace("(model, optimizer)", "(model, optimizer, %s)" % call))
+            self.train(made["model"], made["optimizer"])
+
+    def test_bytes_per_parameter(self):
+        """README's and the page's bytes: of AdamW with balanced, the parameter included."""
+        said = {name: float(value) for value, name in re.findall(r"([0-9.]+) \((bfloat16|float32|float16)\)", read("man", "meopt-torch.7"))}
+        self.assertIn("%.2f bytes per parameter" % said["bfloat16"], read("README.md"))
+        import meopt.torch
+
+        for name, value in said.items():
+            p = nn.Parameter(torch.zeros(1024, 1024, dtype=getattr(torch, name)))
+            self.assertAlmostEqual(meopt.torch.AdamW([p]).held_bytes()["per_param"], value, delta=0.005)
+
+    def test_pages(self):
+        for page in (("man", "meopt-torch.7"), ("man", "zh_CN", "man7", "meopt-torch.7")):
+            text = read(*page)
+            synopsis, example = (part.split(".Ed")[0].split("\n", 1)[1] for part in text.split(".Bd -literal")[1:])
+            made = self.run_program(synopsis)
+            self.train(made["model"], made["optimizer"])
+            model = make()
+            embeddings = list(model[0].parameters())
+            rest = list(model[1:].parameters())
+            before = loss(model, batches(1)[0]).item()
+            made = self.run_program(example, model=model, embeddings=embeddings, rest=rest, steps=10, batches=batches, loss=loss,
+                                    meopt=made["meopt"])
+            self.assertLess(loss(model, batches(1)[0]).item(), before)
+            self.assertEqual(made["optimizer"].param_groups[0]["steps"], 10)
+
+    def test_arguments(self):
+        """What the page says of a class: names, formats, options of groups, refusals."""
+        import importlib
+
+        import meopt.torch
+
+        table = re.findall(r"^\.It (\w+) Ta (\w+) Ta (torch|timm)\.optim\.(\w+)$", read("man", "meopt-torch.7"), re.M)
+        self.assertEqual(len(table), 5)
+        for name, original, _, _ in table:
+            self.assertIs(getattr(meopt.torch, name), getattr(meopt.torch, original))
+            self.assertIs(getattr(importlib.import_module("meopt." + original.lower()), original), getattr(meopt.torch, original))
+            for option in ("amsgrad", "foreach", "fused", "capturable", "differentiable"):
+                made = getattr(meopt.torch, name)
+                p = [nn.Parameter(torch.zeros(4))]
+                with self.assertRaises((ValueError, TypeError)):  # TypeError: torch's class has no such argument
+                    made(p, **{option: True})
+        p = nn.Parameter(torch.zeros(128, 128, dtype=torch.bfloat16))
+        plain = meopt.torch.AdamW([p]).held_bytes()["moments"]
+        self.assertGreater(meopt.torch.AdamW([p], first_moment="fp32").held_bytes()["moments"], plain)
+        self.assertEqual(meopt.torch.AdamW([p], preset="balanced").held_bytes()["moments"], plain)
+        for dtype in (torch.float64, torch.complex64):
+            with self.assertRaises(ValueError):
+                meopt.torch.AdamW([nn.Parameter(torch.zeros(4, dtype=dtype))])
+
+
+if __name__ == "__main__":
+    unittest.main()
