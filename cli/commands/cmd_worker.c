@@ -268,8 +268,8 @@ static void on_step(void *context, const struct train_progress *p)
     else
         printf(_("step %5lld/%lld  epoch %3lld  loss %s%s  lr %.3e  norm %.4f  %8.1f %s%s  "
                  "%8.1f ms  wait %5.1f ms%s\n"),
-               (long long)p->step, (long long)p->total, (long long)p->epoch, loss[0] ? loss : "-", metrics,
-               p->lr, p->grad_norm, p->tokens_per_s > 0 ? p->tokens_per_s : p->images_per_s,
+               (long long)p->step, (long long)p->total, (long long)p->epoch + 1, loss[0] ? loss : "-",
+               metrics, p->lr, p->grad_norm, p->tokens_per_s > 0 ? p->tokens_per_s : p->images_per_s,
                _(printer->unit->rate), mfu, p->step_ms, p->data_wait_ms, evaluation);
     fflush(stdout);
 }

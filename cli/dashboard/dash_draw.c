@@ -157,7 +157,7 @@ static void draw_header(const struct dash *d, const struct dash_rect *r)
     else snprintf(line, sizeof line, _("step %lld"), (long long)step);
     size_t n = strlen(line);
     snprintf(line + n, sizeof line - n, _("  epoch %lld  trained %s"),
-             (long long)(l->epoch < 0 ? 0 : l->epoch), dash_duration(t1, sizeof t1, f->seconds));
+             (long long)(l->epoch < 0 ? 1 : l->epoch + 1), dash_duration(t1, sizeof t1, f->seconds));
     n = strlen(line);
     if (!over) snprintf(line + n, sizeof line - n, _(", %s left"), dash_duration(t2, sizeof t2, left));
     if (r->h == 2) {

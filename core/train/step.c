@@ -257,9 +257,8 @@ void trainer_clipping(const struct config *config, bool exact, bool twice, char 
             "block: each block by its share, as the configuration says; PyTorch's clip_grad_norm_ is exact");
     else if (release)
         mode =
-            _("previous: by the norm of the step before, for released gradients are gone before this step's "
-              "is known; exact, as PyTorch's clip_grad_norm_: optim.clip_mode=exact (a second backward "
-              "pass), optim.gradients=keep (their memory) or train.micro_batch");
+            _("previous: by the norm of the step before; exact with optim.clip_mode=exact (a second backward "
+              "pass), optim.gradients=keep or train.micro_batch");
     snprintf(text, size, "%s", mode);
 }
 
