@@ -250,6 +250,8 @@ static int adopt_classes(struct image_list *list, const struct image_list *train
     for (int64_t i = 0; i < image_list_labels(list) && !unknown.count; i++)
         list->labels[i] = number[list->labels[i]];
     list->class_count = 0;
+    list->numbered = train->numbered;
+    if (train->ordered_by) list->ordered_by = xstrdup(train->ordered_by);
     for (int32_t i = 0; i < count; i++) label_add_class(list, train->classes[i], strlen(train->classes[i]));
     int code = 0;
     if (unknown.count)

@@ -414,7 +414,7 @@ int train_dry_run(struct config *c, struct error *err)
         options.list = &list;
         code = train_open_data(&data, c, NULL, &options, err);
     }
-    if (!code) code = train_open_validation(&val, c, data, NULL, 0, 1, true, c->train.batch_size, err);
+    if (!code) code = train_open_validation(&val, c, data, NULL, 0, 1, false, c->train.batch_size, err);
     image_list_free(&list);
     train_close_validation(&val);
     data_close(data);
