@@ -113,7 +113,7 @@ void image_list_report_classes(const struct image_list *list, const char *root)
 void image_list_report(const struct image_list *list, const char *root)
 {
     if (list->chosen) log_info("%s (change with data.include and data.exclude)", list->chosen);
-    if (list->apart) log_info("%s: %s is left out, because data.val names it", root, list->apart);
+    if (list->apart) log_info("%s: left out, because data.val names it: %s", root, list->apart);
     if (list->unread) log_info("not read in %s: %s", root, list->unread);
     image_list_report_classes(list, root);
     if (list->outside) log_warn("%s: %s", root, list->outside);

@@ -248,9 +248,10 @@ int train_check_labels(const struct config *c, struct error *err)
 void train_warn_warmup(const struct config *c, int64_t total)
 {
     int64_t steps = config_warmup(c, total);
+    const char *key = c->optim.warmup_ratio > 0 ? "optim.warmup_ratio" : "optim.warmup_steps";
     if (total > 1 && steps > total / 2)
         log_warn("%lld of %lld steps are warm-up (%s): the learning rate peaks late", (long long)steps,
-                 (long long)total, c->optim.warmup_ratio > 0 ? "optim.warmup_ratio" : "optim.warmup_steps");
+                 (long long)total, key);
 }
 
 int train_device_open(struct device **device, const struct config *c, bool limited, struct error *err)
@@ -414,7 +415,7 @@ int train_dry_run(struct config *c, struct error *err)
         options.list = &list;
         code = train_open_data(&data, c, NULL, &options, err);
     }
-    if (!code) code = train_open_validation(&val, c, data, NULL, 0, 1, true, c->train.batch_size, err);
+    if (!code) code = train_open_validation(&val, c, data, NULL, 0, 1, false, c->train.batch_size, err);
     image_list_free(&list);
     train_close_validation(&val);
     data_close(data);

@@ -43,6 +43,7 @@ assert all(a[k] == b[k] for k in ("val_loss", "val_top1")), (a, b)' $kind.json o
     meopt 0 plan $kind.yaml
     grep -q config.json log || fail "plan $kind: the order is not reported: $(cat log)"
     meopt 10 train $kind.yaml --run-dir . --name $kind --no-dashboard --stop-after 2
+    [ "$(grep -c 'config.json: ' log)" = 2 ] || fail "$kind: the order of data.root and data.val: $(cat log)"
     meopt 0 train --resume $kind --no-dashboard
     meopt 0 export $kind --checkpoint last --format hf --out $kind-hf
     meopt 0 eval $kind --checkpoint last --json
