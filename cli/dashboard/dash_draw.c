@@ -48,8 +48,9 @@ static void describe_state(const struct dash *d, char *dst, size_t size, int *pa
     }
     if (f->worker[0] && strcmp(f->worker, "running") != 0) {
         *pair = PAIR_BAD;
-        snprintf(dst, size, _("%s for %s, while %s"), _(f->worker),
-                 dash_duration(silent, sizeof silent, f->silent_s), _(f->phase));
+        dash_duration(silent, sizeof silent, f->silent_s);
+        if (!f->phase[0]) snprintf(dst, size, "%s", _(f->worker)); /* restarting */
+        else snprintf(dst, size, _("%s for %s, while %s"), _(f->worker), silent, _(f->phase));
     } else if (f->live_time > 0 && (double)time(NULL) - f->live_time > SILENT_SECONDS) {
         *pair = PAIR_BAD;
         dash_duration(silent, sizeof silent, (double)time(NULL) - f->live_time);

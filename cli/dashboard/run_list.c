@@ -386,7 +386,8 @@ static bool refresh_table(struct workspace *w)
     char *name = b && (w->selected || !w->table.unread) ? xstrdup(b->name) : NULL; /* otherwise the newest */
     bool differs = false;
     int unread = w->table.unread;
-    if (!run_table_refresh(&w->table, READ_SECONDS, &differs)) { /* keeps the old list */
+    bool read = run_table_refresh(&w->table, READ_SECONDS, &differs);
+    if (!read && (errno != ENOENT || w->table.entries)) { /* keeps the old list */
         snprintf(w->message, sizeof w->message, _("cannot list '%.120s': %s"), w->table.directory,
                  strerror(errno));
         w->table.unread = 0;

@@ -75,9 +75,11 @@ static void add_loss(struct sentence *s)
                  now->mean / before->mean, now->mean, before->mean);
     else if (fabs(change) < 0.0005)
         snprintf(words, sizeof words, _("the same converged loss (%.4g)"), now->mean);
-    else
-        snprintf(words, sizeof words, _("converged loss %+.2g %% (%.5g instead of %.5g)"), change, now->mean,
-                 before->mean);
+    else { /* two digits, never an exponent */
+        int decimals = fabs(change) < 9.95 ? 1 - (int)floor(log10(fabs(change))) : 0;
+        snprintf(words, sizeof words, _("converged loss %+.*f %% (%.5g instead of %.5g)"), decimals, change,
+                 now->mean, before->mean);
+    }
     add(s, words);
 }
 
