@@ -240,9 +240,9 @@ static void inspect_terminal(struct output_options *o)
     const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
     o->unicode = strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
     o->color = isatty(STDOUT_FILENO) && !(no_color && no_color[0]) && !(term && strcmp(term, "dumb") == 0);
-    o->width = isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20
-                   ? size.ws_col
-                   : 90;
+    o->terminal = isatty(STDOUT_FILENO);
+    o->width =
+        o->terminal && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 90;
 }
 
 /* ---- Thresholds ---- */

@@ -48,7 +48,7 @@ static void describe_state(const struct dash *d, char *dst, size_t size, int *pa
     }
     if (f->worker[0] && strcmp(f->worker, "running") != 0) {
         *pair = PAIR_BAD;
-        if (f->silent_s < 1) snprintf(dst, size, "%s", _(f->worker));
+        if (f->silent_s < 1 || !f->phase[0]) snprintf(dst, size, "%s", _(f->worker));
         else
             snprintf(dst, size, _("%s for %s, while %s"), _(f->worker),
                      dash_duration(silent, sizeof silent, f->silent_s), _(f->phase));

@@ -84,24 +84,73 @@ static int name_width(const struct table *t, int c)
     return width_of(t->columns[c].name) + (c == t->reference ? 2 : 0);
 }
 
-/* Narrows the widest values until the row fits, but none below its column's name and 16 columns. */
-static void narrow(int (*widths)[2], const struct table *t, int label, int width)
+/* Columns of a table that are printed next to each other. */
+struct group {
+    int *columns, count, label; /* label: width of the rows' names */
+    int (*widths)[2];           /* of each column of the table: its values, its changes */
+};
+
+/* Returns the narrowest width of a column's values: that of its name, at least 16. */
+static int least_width(const struct table *t, const struct group *g, int c)
+{
+    int gap = g->widths[c][1] ? 2 : 0, name = name_width(t, c) - gap - g->widths[c][1];
+    int least = name > 16 ? name : 16;
+    return g->widths[c][0] < least ? g->widths[c][0] : least;
+}
+
+/* Returns the width of a column with the space before it. values: the width of its values. */
+static int whole_width(const struct group *g, int c, int values)
+{
+    return 3 + values + (g->widths[c][1] ? 2 + g->widths[c][1] : 0);
+}
+
+/* Narrows the widest values until the row fits. */
+static void narrow(struct group *g, const struct table *t, int width)
 {
     for (;;) {
-        int sum = label, widest = -1;
-        for (int c = 0; c < t->column_count; c++) {
-            int gap = widths[c][1] ? 2 : 0, name = name_width(t, c) - gap - widths[c][1];
-            sum += 3 + widths[c][0] + gap + widths[c][1];
-            if (widths[c][0] > (name > 16 ? name : 16) && (widest < 0 || widths[c][0] > widths[widest][0]))
-                widest = c;
+        int sum = g->label, widest = -1;
+        for (int i = 0; i < g->count; i++) {
+            int c = g->columns[i], values = g->widths[c][0];
+            sum += whole_width(g, c, values);
+            if (values > least_width(t, g, c) && (widest < 0 || values > g->widths[widest][0])) widest = c;
         }
         if (sum <= width || widest < 0) return;
-        widths[widest][0]--;
+        g->widths[widest][0]--;
+    }
+}
+
+/* Puts the columns from `first` on into the group, as many as fit but never the reference alone, which stands
+ * before them. Returns the first column of the next group. */
+static int next_group(struct group *g, const struct table *t, int first, const struct output_options *o)
+{
+    int sum = g->label, c = first, own = 0;
+    g->count = 0;
+    if (first > 0 && t->reference >= 0 && t->reference < first) g->columns[g->count++] = t->reference;
+    for (int i = 0; i < g->count; i++) sum += whole_width(g, g->columns[i], least_width(t, g, g->columns[i]));
+    for (; c < t->column_count; c++, own++) {
+        sum += whole_width(g, c, least_width(t, g, c));
+        if (sum > o->width && o->terminal && own > (first == 0 && t->reference == 0)) break;
+        g->columns[g->count++] = c;
+    }
+    narrow(g, t, o->width);
+    return c;
+}
+
+/* Prints what a row means after it, or below it where it does not fit. */
+static void print_why(FILE *out, const char *why, int used, const struct output_options *o)
+{
+    if (!o->terminal || used + 3 + width_of(why) <= o->width) {
+        fprintf(out, "   %s", why);
+        return;
+    }
+    for (size_t bytes; *why; why += bytes + strspn(why + bytes, " ")) {
+        bytes = text_line(why, o->width - 6);
+        fprintf(out, "\n      %.*s", (int)bytes, why);
     }
 }
 
 /* Prints a row; a value wider than its column has several lines. */
-static void print_row(FILE *out, const struct table *t, const struct row *row, int label, int (*widths)[2],
+static void print_row(FILE *out, const struct table *t, const struct row *row, const struct group *g,
                       const struct output_options *o)
 {
     char(*values)[CELL_TEXT] = xcalloc((size_t)t->column_count, sizeof *values), change[CELL_TEXT + 32];
@@ -109,72 +158,93 @@ static void print_row(FILE *out, const struct table *t, const struct row *row, i
     for (int c = 0; c < t->column_count; c++)
         output_value(values[c], row, &row->cells[c], o->unicode ? "±" : "+-");
     for (int line = 0; more; line++) {
+        int used = g->label;
         more = false;
-        pad(out, line ? "" : output_label(row), label, false);
-        for (int c = 0; c < t->column_count; c++) {
+        pad(out, line ? "" : output_label(row), g->label, false);
+        for (int i = 0; i < g->count; i++) {
+            int c = g->columns[i], *widths = g->widths[c];
             char text[CELL_TEXT], *value = values[c];
-            size_t bytes = text_line(value, widths[c][0]), next = bytes + strspn(value + bytes, " ");
+            size_t bytes = text_line(value, widths[0]), next = bytes + strspn(value + bytes, " ");
             snprintf(text, sizeof text, "%.*s", (int)bytes, value);
             memmove(value, value + next, strlen(value + next) + 1);
             more = more || value[0];
             cell_words(change, row, &row->cells[c], o->unicode);
             fputs("   ", out);
-            pad(out, text, widths[c][0], true);
-            if (widths[c][1] && (change[0] || c + 1 < t->column_count || row->why)) {
+            pad(out, text, widths[0], true);
+            if (widths[1] && (change[0] || i + 1 < g->count || row->why)) {
                 fputs("  ", out);
-                pad(out, line ? "" : change, widths[c][1], true);
+                pad(out, line ? "" : change, widths[1], true);
             }
+            used += whole_width(g, c, widths[0]);
         }
-        if (row->why && !line) fprintf(out, "   %s", _(row->why));
+        if (row->why && !line) print_why(out, _(row->why), used, o);
         fputc('\n', out);
     }
     free(values);
 }
 
-/* Prints a section. Changes have their own column within the run's. */
-static void print_section(FILE *out, const struct table *t, enum section section,
-                          const struct output_options *o)
+/* Measures the columns of a section. Returns the number of its rows. */
+static int measure(struct group *g, const struct table *t, enum section section,
+                   const struct output_options *o)
 {
-    int label = width_of(_(section_titles[section])), rows = 0,
-        (*widths)[2] = xcalloc((size_t)t->column_count, sizeof *widths);
     char value[CELL_TEXT], change[CELL_TEXT + 32];
+    int rows = 0;
+    g->label = width_of(_(section_titles[section]));
     for (int r = 0; r < t->row_count; r++) {
         const struct row *row = &t->rows[r];
         if (row->section != section || !output_row_shown(t, row, o)) continue;
         rows++;
-        if (width_of(output_label(row)) > label) label = width_of(output_label(row));
+        if (width_of(output_label(row)) > g->label) g->label = width_of(output_label(row));
         for (int c = 0; c < t->column_count; c++) {
             cell_words(change, row, &row->cells[c], o->unicode);
             output_value(value, row, &row->cells[c], o->unicode ? "±" : "+-");
-            if (width_of(value) > widths[c][0]) widths[c][0] = width_of(value);
-            if (width_of(change) > widths[c][1]) widths[c][1] = width_of(change);
+            if (width_of(value) > g->widths[c][0]) g->widths[c][0] = width_of(value);
+            if (width_of(change) > g->widths[c][1]) g->widths[c][1] = width_of(change);
         }
     }
     for (int c = 0; c < t->column_count; c++) {
-        int name = name_width(t, c), gap = widths[c][1] ? 2 : 0;
-        if (widths[c][0] + gap + widths[c][1] < name) widths[c][0] = name - gap - widths[c][1];
+        int name = name_width(t, c), gap = g->widths[c][1] ? 2 : 0, *widths = g->widths[c];
+        if (widths[0] + gap + widths[1] < name) widths[0] = name - gap - widths[1];
     }
-    narrow(widths, t, label, o->width);
-    if (rows) {
-        const char *bold = o->color ? section == SECTION_COMPARABLE ? "\033[1;31m" : "\033[1m" : "",
-                   *plain = o->color ? "\033[0m" : "";
-        fputs(bold, out);
-        pad(out, _(section_titles[section]), label, false);
-        for (int c = 0; c < t->column_count; c++) {
-            char name[320];
-            snprintf(name, sizeof name, "%s%s", t->columns[c].name, c == t->reference ? " *" : "");
-            fputs("   ", out);
-            pad(out, name, widths[c][0] + (widths[c][1] ? 2 + widths[c][1] : 0), true);
+    return rows;
+}
+
+static void print_title(FILE *out, const struct table *t, enum section section, const struct group *g,
+                        const struct output_options *o)
+{
+    const char *bold = o->color ? section == SECTION_COMPARABLE ? "\033[1;31m" : "\033[1m" : "",
+               *plain = o->color ? "\033[0m" : "";
+    fputs(bold, out);
+    pad(out, _(section_titles[section]), g->label, false);
+    for (int i = 0; i < g->count; i++) {
+        char name[320];
+        int c = g->columns[i];
+        snprintf(name, sizeof name, "%s%s", t->columns[c].name, c == t->reference ? " *" : "");
+        fputs("   ", out);
+        pad(out, name, whole_width(g, c, g->widths[c][0]) - 3, true);
+    }
+    fprintf(out, "%s\n", plain);
+}
+
+/* Prints a section, in several tables if its columns are wider than the terminal. Changes have their own
+ * column within the run's. */
+static void print_section(FILE *out, const struct table *t, enum section section,
+                          const struct output_options *o)
+{
+    struct group g = {.columns = xcalloc((size_t)t->column_count + 1, sizeof *g.columns),
+                      .widths = xcalloc((size_t)t->column_count, sizeof *g.widths)};
+    int rows = measure(&g, t, section, o);
+    for (int c = 0; rows && c < t->column_count;) {
+        c = next_group(&g, t, c, o);
+        print_title(out, t, section, &g, o);
+        for (int r = 0; r < t->row_count; r++) {
+            const struct row *row = &t->rows[r];
+            if (row->section == section && output_row_shown(t, row, o)) print_row(out, t, row, &g, o);
         }
-        fprintf(out, "%s\n", plain);
+        fputc('\n', out);
     }
-    for (int r = 0; r < t->row_count; r++) {
-        const struct row *row = &t->rows[r];
-        if (row->section != section || !output_row_shown(t, row, o)) continue;
-        print_row(out, t, row, label, widths, o);
-    }
-    if (rows) fputc('\n', out);
-    free(widths);
+    free(g.widths);
+    free(g.columns);
 }
 
 /* Prints a text with line breaks between words. */

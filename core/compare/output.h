@@ -15,7 +15,8 @@ struct threshold_result {
 struct output_options {
     bool all; /* configuration: unchanged rows, too */
     bool color, unicode;
-    int width; /* of the terminal */
+    int width;     /* of the terminal */
+    bool terminal; /* tables that are wider are printed in parts */
     const struct threshold_result *results;
     int result_count;
 };

@@ -58,10 +58,21 @@ static void class_cells(FILE *out, int class, int cells, bool blocks, bool color
     if (color) fputs("\033[0m", out);
 }
 
+/* Begins a new line of a legend if its next item does not fit. *used: columns of the line so far. */
+static void legend_next(FILE *out, int *used, int margin, int item, int columns)
+{
+    if (*used > margin && *used + item > columns) {
+        fprintf(out, "\n%*s", margin, "");
+        *used = margin;
+    }
+    *used += item + 3;
+}
+
 /* Prints the name on its own line, then the bar: each class with its share of the longest bar's cells. */
 static void bars_terminal(FILE *out, const struct plot *p, int columns, bool blocks, bool color)
 {
     double scale = (columns - 12) / (p->x_max / 1.12);
+    int used = 0;
     fprintf(out, "%s\n", _(p->title));
     for (int b = 0; b < p->bar_count; b++) {
         double sum = 0;
@@ -76,8 +87,10 @@ static void bars_terminal(FILE *out, const struct plot *p, int columns, bool blo
     }
     for (int k = 0; k < MEMORY_CLASS_COUNT; k++) {
         if (!plot_has_class(p, k)) continue;
+        const char *name = _(memory_class_names[k]);
+        legend_next(out, &used, 0, 2 + text_columns(name, SIZE_MAX), columns);
         class_cells(out, k, 1, blocks, color);
-        fprintf(out, " %s  ", _(memory_class_names[k]));
+        fprintf(out, " %s  ", name);
     }
     fputs("\n\n", out);
 }
@@ -126,8 +139,10 @@ void plot_terminal(FILE *out, const struct plot *p, int columns, int rows, bool 
     fprintf(out, "%*s %s %-*.0f%.0f\n", PAD(LABEL, _(p->x_label)), " ", g.columns - 12, ceil(p->x_min),
             floor(p->x_max));
     fprintf(out, "%*s", MARGIN, "");
+    int used = MARGIN;
     for (int k = 0; k < p->series_count; k++) {
         if (p->series[k].repeat) continue;
+        legend_next(out, &used, MARGIN, 4 + text_columns(p->series[k].name, SIZE_MAX), columns);
         for (int i = 0; i < 3; i++) {
             struct grid one = {.columns = 1,
                                .rows = 1,

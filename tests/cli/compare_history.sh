@@ -99,3 +99,28 @@ bad = {r["key"]: r["values"] for r in j["not_comparable"]}
 assert bad["threads"] == ["1", "2", "1"] and "threads" in j["columns"][1]["headline"], bad
 assert "2 threads -> " in bad["device"][2] and bad["device"][2].endswith("1 thread @4"), bad
 END
+
+# in a terminal of 80 columns no row is wider: columns that do not fit are in tables of their own, next to the reference
+for i in 1 2 3; do cp -r runs/resumed "runs/a run with a long name $i"; done
+python3 - "$MEOPT" <<'END' || fail "the table in a terminal of 80 columns"
+import fcntl, os, pty, re, struct, sys, termios
+names = ["runs/a run with a long name %d" % i for i in (1, 2, 3)]
+pid, fd = pty.fork()
+if pid == 0:
+    fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 80, 0, 0))
+    os.environ["LC_ALL"] = "C.UTF-8"
+    os.execv(sys.argv[1], ["meopt", "compare", "runs/constant", *names, "--all"])
+text = b""
+while True:
+    try: part = os.read(fd, 65536)
+    except OSError: break
+    if not part: break
+    text += part
+assert os.waitpid(pid, 0)[1] == 0
+lines = re.sub(r"\x1b\[[0-9;]*m", "", text.decode()).replace("\r", "").split("\n")
+rows = [line.rstrip() for line in lines if not line.startswith("warning")]
+assert max(map(len, rows)) <= 80, [line for line in rows if len(line) > 80]
+heads = [line for line in rows if line.startswith("Facts")]
+assert len(heads) == 3 and all("constant *" in line for line in heads), heads
+assert [sum(name[5:] in line for line in heads) for name in names] == [1, 1, 1], heads
+END

@@ -41,6 +41,14 @@ await 'cannot plan .*config\.yaml:1.* 0x00'
 leave 'a damaged configuration'
 rm "$dir/runs/unread/config.yaml"
 
+# the list in a directory where nothing was trained yet: no error, also after it is read again
+start "HOME='$dir/home'" 'attach --run-dir nothing'
+await 'no runs yet'
+keys j
+await 'no runs yet'
+! on_screen "nothing'" || fail "a directory without runs is an error"
+leave 'a list without runs'
+
 # the list: one goes, then all
 start "HOME='$dir/home'" 'attach --run-dir runs'
 await '3 of 3'
