@@ -8,7 +8,7 @@
 #include <strings.h>
 
 static const char *const part_names[IMAGE_PARTS] = {N_("elsewhere"), N_("for training"), N_("for validation"),
-                                              N_("for test"), N_("without labels")};
+                                                    N_("for test"), N_("without labels")};
 
 static const struct {
     const char *directory;
