@@ -250,10 +250,11 @@ bool train_mostly_warmup(const struct config *c, int64_t images, struct error *n
     int64_t batch = c->train.global_batch > 0 ? c->train.global_batch : c->train.batch_size,
             total = c->train.steps > 0 ? c->train.steps : c->train.epochs * (images / batch),
             steps = config_warmup(c, total);
+    const char *key = c->optim.warmup_ratio > 0 ? "optim.warmup_ratio" : "optim.warmup_steps";
     if (total < 2 || steps <= total / 2) return false;
     error_set(note, EXIT_CONFIG, "leave it out for a tenth of the steps",
               "%lld of %lld steps are warm-up (%s): the learning rate peaks late", (long long)steps,
-              (long long)total, c->optim.warmup_ratio > 0 ? "optim.warmup_ratio" : "optim.warmup_steps");
+              (long long)total, key);
     return true;
 }
 
