@@ -324,10 +324,11 @@ static int check_data(struct check *check, const char *path, struct config *conf
                          (long long)found.images, (long long)allowed);
         error_at(&e, path, 0, 0);
     }
-    if (!code && !options.tokens && !config->train.steps) {
-        int64_t batch =
-            config->train.global_batch > 0 ? config->train.global_batch : config->train.batch_size;
-        train_warn_warmup(config, config->train.epochs * (found.images / batch));
+    struct error note = {0};
+    if (!code && !options.tokens && !config->train.steps &&
+        train_mostly_warmup(config, found.images, &note)) {
+        error_at(&note, path, 0, 0);
+        check_problem(check, false, &note);
     }
     if (!code) code = train_check_labels(config, &e);
     if (code) check_problem(check, true, &e);
@@ -358,6 +359,10 @@ static int check_run(const struct arguments *args, struct error *err)
             result = config_examine(&config, args->operands[i], text, bytes, args->operands + files,
                                     args->operand_count - files, check_problem, &check, &e);
             if (result == 0) check_unset(&check, args->operands[i], &config);
+            if (result == 0 && config.train.steps && train_mostly_warmup(&config, 0, &e)) {
+                error_at(&e, args->operands[i], 0, 0);
+                check_problem(&check, false, &e);
+            }
             if (result == 0) train_check_files(&config, check_missing, &check, NULL);
             if (result == 0 && argument_flag(args, "data"))
                 result = check_data(&check, args->operands[i], &config);

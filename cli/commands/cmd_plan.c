@@ -126,16 +126,16 @@ static int64_t step_images(const struct plan_report *r)
     return count > 0 ? count : 1;
 }
 
-/* Warns if most steps of a run whose epochs are given are warm-up. */
+/* Warns if most steps are warm-up. Images are counted where optim.warmup_steps has a number for epochs. */
 static int check_warmup(struct plan_report *r, struct error *err)
 {
     const struct config *c = r->config;
-    if (c->train.steps || c->optim.warmup_steps <= 0 || !c->data.root[0] || file_absent(c->data.root))
-        return 0;
-    int64_t counted = r->images; /* with the time of a step alone */
-    int code = count_images(r, err);
-    if (!code) train_warn_warmup(c, c->train.epochs * (r->images / step_images(r)));
-    r->images = counted;
+    bool counts =
+        !c->train.steps && c->optim.warmup_steps > 0 && c->data.root[0] && !file_absent(c->data.root);
+    int64_t before = r->images; /* counted with the time of a step alone */
+    int code = counts && before < 0 ? count_images(r, err) : 0;
+    if (!code) train_warn_warmup(c, r->images > 0 ? r->images : 0);
+    r->images = before;
     return code;
 }
 

@@ -1,8 +1,6 @@
 /* The steps of warm-up: optim.warmup_steps, optim.warmup_ratio, or what fits the run. */
 #include "core/config/value.h"
 
-#include <stdio.h>
-
 int64_t config_warmup(const struct config *c, int64_t total)
 {
     enum { USUAL_PART = 10, USUAL_MOST = 500 };
@@ -23,15 +21,7 @@ void warmup_settle(struct config *c)
 
 void warmup_check(const struct config *c, combination_bad bad, void *context)
 {
-    enum { FEW = 20 };
-    char sentence[240];
-    int64_t total = c->train.steps, steps = config_warmup(c, total);
     if (c->optim.warmup_steps >= 0 && c->optim.warmup_ratio > 0)
         bad(context, "optim.warmup_ratio", true, "leave one of the two out",
             "optim.warmup_steps and optim.warmup_ratio both give the warm-up");
-    if (total < FEW || steps <= total / 2) return; /* of a trial it does not matter */
-    snprintf(sentence, sizeof sentence, _("%lld of %lld steps are warm-up: the learning rate peaks late"),
-             (long long)steps, (long long)total);
-    bad(context, c->optim.warmup_ratio > 0 ? "optim.warmup_ratio" : "optim.warmup_steps", false,
-        "leave it out for a tenth of the steps", sentence);
 }
