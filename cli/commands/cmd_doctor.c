@@ -117,6 +117,12 @@ static int shapes_of(struct shapes *s, const struct arguments *args, struct erro
     return code ? code : s->code;
 }
 
+/* Returns the name of a check for people: other languages have two words for the memory of host and card. */
+static const char *label_of(const char *check)
+{
+    return strcmp(check, "memory") == 0 ? _("host memory") : _(check);
+}
+
 static void print(const struct doctor *d)
 {
     enum { TEXT = 25 }; /* column */
@@ -124,7 +130,7 @@ static void print(const struct doctor *d)
     for (size_t i = 0; i < d->row_count; i++) {
         const struct line *l = &d->rows[i];
         count[l->finding]++;
-        printf("%*s %*s ", PAD(-8, _(finding_names[l->finding])), PAD(-15, _(l->check)));
+        printf("%*s %*s ", PAD(-8, _(finding_names[l->finding])), PAD(-15, label_of(l->check)));
         print_wrapped(TEXT, TEXT, l->found);
         if (l->meaning[0]) printf("%*s", TEXT, ""), print_wrapped(TEXT, TEXT, l->meaning);
         if (l->remedy[0]) printf("%*s-> ", TEXT, ""), print_wrapped(TEXT + 3, TEXT + 3, l->remedy);

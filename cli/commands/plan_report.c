@@ -84,7 +84,10 @@ static void print_offloaded(const struct memory_use *use)
 static void print_memory(const struct plan_report *r)
 {
     const struct memory_use *use = &r->plan->use;
-    printf(r->plan->rank ? _("\nmemory of largest rank    MiB\n") : _("\nmemory of one rank        MiB\n"));
+    bool host = r->card.assumed || r->config->device.type == DEVICE_TYPE_CPU, largest = r->plan->rank;
+    if (host)
+        printf(largest ? _("\nhost memory, largest rank MiB\n") : _("\nhost memory of one rank   MiB\n"));
+    else printf(largest ? _("\nmemory of largest rank    MiB\n") : _("\nmemory of one rank        MiB\n"));
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
         if (c != MEMORY_TEACHER || r->plan->has_teacher || use->peak_bytes[c])
             printf("  %*s %12.1f\n", PAD(-16, _(memory_class_names[c])), (double)use->peak_bytes[c] / MIB);

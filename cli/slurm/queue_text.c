@@ -24,14 +24,14 @@ static void print_field(FILE *out, const char *label, const char *value)
     if (value[0]) fprintf(out, "%*s %s\n", PAD(-16, label), value);
 }
 
-/* Writes "2026-11-27T15:04:00, in 1:02:03". */
+/* Writes "2026-11-27T15:04:00 (in 1:02:03)". */
 static void describe_start(const struct slurm_job *job, char *dst, size_t size)
 {
     char left[24];
     double seconds = slurm_time(job->start) - (double)time(NULL);
     if (!job->start[0]) snprintf(dst, size, "%s", _("unknown to Slurm"));
     else if (seconds <= 0) snprintf(dst, size, "%s", job->start);
-    else snprintf(dst, size, _("%s, in %s"), job->start, dash_duration(left, sizeof left, seconds));
+    else snprintf(dst, size, _("%s (in %s)"), job->start, dash_duration(left, sizeof left, seconds));
 }
 
 static void print_job(FILE *out, const struct slurm_queue *q)

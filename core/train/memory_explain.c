@@ -196,7 +196,7 @@ void explain(struct explanation *e, const struct memory_planner *planner, size_t
         struct rows left = {0};
         if (!memory_option_plan_setting(o, planner, &memory_settings[i], collect_rows, &left)) continue;
         if (!memory_settings[i].combined) choose_remedies(e, l->count, &left);
-        if (limit && o->possible && o->peak_bytes <= limit &&
+        if (limit && o->possible && o->peak_bytes <= limit && !memory_settings[i].adapters &&
             (l->chosen < 0 || o->compute < l->options[l->chosen].compute - 1e-9))
             l->chosen = l->count;
         l->count++;

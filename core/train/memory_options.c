@@ -17,6 +17,7 @@
 #define HELD         "model_t.place=resident model_s.place=resident optim.offload=none "
 #define MEOPT        "optim.use_meopt=true optim.pure_bf16=false "
 #define CACHED       "train.cache_teacher=true"
+#define OF_TEACHER   .teacher = true
 #define RECOMPUTED   "train.recompute=block train.save_activations=minimal"
 #define STREAMED_T   "model_t.place=streamed"
 #define STREAMED_S   "model_s.place=streamed"
@@ -36,12 +37,12 @@ const struct memory_setting memory_settings[] = {
     {"minimal", .keys = MEOPT "optim.preset=minimal"},
     {"+ gradients: keep", .keys = "model_s.place=resident optim.gradients=keep"},
     {.axis = AXIS_CACHE, .keys = "train.cache_teacher=false"},
-    {N_("+ cached teacher"), AXIS_CACHE, .keys = CACHED, FIXED_CROPS},
+    {N_("+ cached teacher"), AXIS_CACHE, .keys = CACHED, FIXED_CROPS, OF_TEACHER},
     {.axis = AXIS_TEACHER, .keys = "model_t.place=resident"},
-    {N_("+ streamed teacher"), AXIS_TEACHER, .keys = STREAMED_T},
+    {N_("+ streamed teacher"), AXIS_TEACHER, .keys = STREAMED_T, OF_TEACHER},
     {.axis = AXIS_STUDENT, .keys = "model_s.place=resident"},
     {N_("+ streamed student"), AXIS_STUDENT, .keys = STREAMED_S},
-    {N_("+ streamed weights of both"), .keys = STREAMED_T " " STREAMED_S, .combined = true},
+    {N_("+ streamed weights of both"), .keys = STREAMED_T " " STREAMED_S, .combined = true, OF_TEACHER},
     {.axis = AXIS_MICRO, .keys = "train.micro_batch=0"},
     {N_("+ half micro-batch"), AXIS_MICRO, .keys = "train.micro_batch=@2", ANY_CLIPPING},
     {N_("+ quarter micro-batch"), AXIS_MICRO, .keys = "train.micro_batch=@4", ANY_CLIPPING},
@@ -68,7 +69,8 @@ const struct memory_setting memory_settings[] = {
     {"+ shard: optimizer", AXIS_SHARD, .keys = "dist.shard=optimizer", .several_ranks = true},
     {"+ shard: gradients", .keys = "dist.shard=gradients", .several_ranks = true}, /* its alias */
     {"+ shard: parameters", AXIS_SHARD, .keys = "dist.shard=parameters", .several_ranks = true},
-    {N_("+ cached, recompute"), .keys = RECOMPUTED " " CACHED, FIXED_CROPS, .combined = true},
+    {N_("+ cached, recompute"), .keys = RECOMPUTED " " CACHED, FIXED_CROPS, .combined = true, OF_TEACHER},
+    {N_("+ adapters (LoRA)"), .keys = "lora.rank=16", .adapters = true, .combined = true},
 };
 const int memory_setting_count = sizeof memory_settings / sizeof *memory_settings;
 
@@ -280,10 +282,13 @@ void memory_option_plan(struct memory_option *o, const struct memory_planner *p,
     free(all);
 }
 
-/* Returns whether the experiment has the ranks and the objective that the setting requires. */
+/* Returns whether the experiment has the ranks, objective and checkpoint that the setting requires. */
 static bool applies(const struct memory_planner *p, const struct memory_setting *s)
 {
-    return (!s->several_ranks || rank_count(p) > 1) && (!s->language || objective_of(&p->config)->tokens);
+    const struct objective *objective = objective_of(&p->config);
+    return (!s->several_ranks || rank_count(p) > 1) && (!s->language || objective->tokens) &&
+           (!s->teacher || objective->teacher) &&
+           (!s->adapters || (p->config.model_s.weight[0] && p->config.lora.rank == 0));
 }
 
 bool memory_option_plan_setting(struct memory_option *o, const struct memory_planner *p,

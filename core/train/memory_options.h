@@ -47,6 +47,9 @@ struct memory_setting {
     bool combined;      /* it combines two other settings */
     bool several_ranks; /* it requires several ranks */
     bool language;      /* it requires train.objective language */
+    bool teacher;       /* it requires a teacher */
+    bool adapters;      /* it trains adapters in place of a checkpoint's weights: another experiment, listed
+                           where those are trained and never chosen */
     const char *note;   /* how the first key changes the numbers of a run; NULL: bit-identical, or a format */
 };
 enum { MEMORY_BASELINE }; /* index of the setting that others are compared with: AMP and AdamW */

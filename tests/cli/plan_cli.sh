@@ -62,6 +62,18 @@ END
 expect 7 "$MEOPT" plan eva_clip.yaml --card-memory 4G
 grep -q '^meopt: .* [0-9.]* MiB .* 4096.0 MiB ' err || fail "peak and limit"
 grep -q '^DOES NOT FIT 4096.0 MiB' out || fail "does not fit"
+# of a language model: nothing of teachers; adapters where a checkpoint is trained, which are never the choice
+cat >language.yaml <<END
+model: {weight: $MEOPT_SOURCE/tests/data/readme/Qwen3-0.6B, context: 64}
+data: {root: tokens.bin}
+train: {objective: language, batch_size: 4}
+device: {type: cpu}
+END
+expect 0 "$MEOPT" plan language.yaml --card-memory 64G --what-if --json
+json 'not any("teacher" in r["name"] or "cache" in r["keys"] for r in j["what_if"])'
+json '[r["cheapest_that_fits"] for r in j["what_if"] if r["keys"] == "lora.rank=16" and r["possible"]] == [False]'
+expect 0 "$MEOPT" plan language.yaml lora.rank=8 --what-if --json
+json 'not any(r["keys"] == "lora.rank=16" for r in j["what_if"])'
 expect 7 "$MEOPT" plan eva_clip.yaml --card-memory 4G --what-if --json
 json 'j["fits"] is False and j["largest_micro_batch_images"] == 0'
 json 'not any(r["cheapest_that_fits"] for r in j["what_if"])'
