@@ -1,6 +1,7 @@
 /* The preprocessing of a tower's images: see preprocess.h. */
 #include "core/train/preprocess.h"
 #include "core/base/file.h"
+#include "core/base/json_members.h"
 #include "core/config/value.h"
 
 #include <jansson.h>
@@ -230,11 +231,47 @@ static int64_t read_size(struct preprocess_found *f, const json_t *value, const 
     return h;
 }
 
+static const struct json_member members[] = {
+    {"image_processor_type", NULL},
+    {"feature_extractor_type", NULL},
+    {"do_resize", NULL},
+    {"size", NULL},
+    {"resample", NULL},
+    {PREPROCESS_RESIZE_AS, NULL},
+    {"do_center_crop", NULL},
+    {"crop_size", NULL},
+    {"do_rescale", NULL},
+    {"rescale_factor", NULL},
+    {"rescale_offset", NULL},
+    {"do_normalize", NULL},
+    {"image_mean", NULL},
+    {"image_std", NULL},
+    {"do_pad", NULL},
+    {"do_convert_rgb", NULL},   /* images here always are RGB */
+    {"do_reduce_labels", NULL}, /* of the pixels' labels */
+    /* names; how it is computed and returned */
+    {"processor_class", NULL},
+    {"_processor_class", NULL},
+    {"auto_map", NULL},
+    {"_valid_processor_keys", NULL},
+    {"data_format", NULL},
+    {"input_data_format", NULL},
+    {"return_tensors", NULL},
+    {"device", NULL},
+    {"disable_grouping", NULL},
+    {"use_fast", NULL},
+    {"image_seq_length", NULL},
+    {NULL},
+};
+
 static void read_transformers(struct preprocess_found *f, const json_t *o, const char *model)
 {
     static const enum resample filters[] = {RESAMPLE_NEAREST, RESAMPLE_LANCZOS, RESAMPLE_BILINEAR,
                                             RESAMPLE_BICUBIC, RESAMPLE_BOX,     RESAMPLE_HAMMING};
     const struct processor *class = processor_of(f, o, model);
+    struct error unknown;
+    if (json_members_check(o, members, NULL, _("the class"), NULL, &unknown))
+        set_unsupported(f, "%s", unknown.what);
     const json_t *filter = value_of(o, "resample");
     double mean[3], std[3], factor = 1.0 / 255, zero[3] = {0, 0, 0}, one[3] = {1, 1, 1};
     bool shortest = class->shortest, square = false, resizes = bool_of(o, "do_resize", true),

@@ -1,6 +1,7 @@
 /* Checkpoints of more than one file: a directory as Hugging Face's libraries save and download them, and the
  * index of a checkpoint in shards, {"metadata": {...}, "weight_map": {TENSOR: FILE, ...}} (transformers,
  * modeling_utils.py; huggingface_hub, serialization). */
+#include "core/base/json_members.h"
 #include "core/weights/weights_internal.h"
 
 #include <dirent.h>
@@ -97,11 +98,13 @@ int weights_add_index(struct weights *w, const char *path, struct error *err)
     int code = file_read(path, INDEX_MAX_BYTES, &text, &bytes, err);
     if (code) return code;
     json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &where);
+    static const struct json_member members[] = {{"metadata", NULL}, {"weight_map", NULL}, {NULL}};
     json_t *map = json_object_get(root, "weight_map");
     char *dir = path_dirname(path);
     struct file_map whole = {.data = (const uint8_t *)text, .bytes = bytes};
     if (!json_object_size(map)) code = weights_refuse_foreign(&whole, err);
-    else {
+    else code = json_members_check(root, members, NULL, "index", "save the checkpoint again", err);
+    if (!code) {
         w->sharded = true;
         code = add_shards(w, map, dir, err);
         if (code == 0) code = check_index(w, map, err);

@@ -100,6 +100,7 @@ os.mkfifo("pipe.pt")
 os.makedirs("hub/models--a--b/refs")
 write("missing/model.safetensors.index.json", json.dumps({"weight_map": {k: "model-0000%d-of-00002.safetensors" % (i + 1) for i in (0, 1) for k in halves[i]}}).encode())
 save("missing/model-00001-of-00002.safetensors", halves[0])
+write("newer/model.safetensors.index.json", json.dumps({"weight_map": {"a": "model.safetensors"}, "made_up": 1}).encode())
 for name, to in ("absolute", "/etc/passwd"), ("above", "../whole.safetensors"): write(name + "/model.safetensors.index.json", json.dumps({"weight_map": {"a": to}}).encode())
 os.makedirs("dangling")
 os.symlink("../../blobs/gone", "dangling/model.safetensors")
@@ -236,6 +237,7 @@ done <<'TABLE'
 1|/dev/zero|regular file|
 7|https://dl.example.org/vit.pth||meopt fetch
 1|missing|model-00002-of-00002.safetensors|
+7|newer|made_up|
 3|absolute|/etc/passwd|
 3|above|\.\./whole.safetensors|
 1|dangling|../../blobs/gone|

@@ -144,6 +144,7 @@ static void what_is_not_known_here_is_refused_unless_keys_say_it(void **state)
         {"config.json", TIMM("\"mean\": {\"a\": \"\\u001b[31m\"}"), "mean"},
         {PROCESSOR, "{\"image_processor_type\": \"ConvNextImageProcessor\"}", "ConvNextImageProcessor"},
         {PROCESSOR, "{\"size\": 56}", "class"},
+        {PROCESSOR, "{\"image_processor_type\": \"CLIPImageProcessor\", \"made_up\": 1}", "made_up"},
         {PROCESSOR, "{\"image_processor_type\": \"CLIPImageProcessor\", \"size\": {\"longest_edge\": 3}}",
          "size"},
         {PROCESSOR, "{\"image_processor_type\": \"CLIPImageProcessor\", \"size\": 28, \"crop_size\": 56}",
