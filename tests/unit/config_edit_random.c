@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <yaml.h>
 #include <cmocka.h>
 
@@ -241,15 +242,15 @@ static void check_events(const struct change *c)
     free(new_events);
 }
 
-/* The file now says what the same override would have said. */
+/* The file now says what the same override would have said, in its directory. */
 static void check_meaning(const struct change *c)
 {
     if (c->unset) return;
     struct error err = {0};
     struct config by_override, by_file;
     char *override = xasprintf("%s=%s", c->edit.key, c->value);
-    if (config_load_text(&by_override, "/d/x.yaml", doc.text, doc.bytes, &override, 1, NULL) == 0) {
-        if (config_load_text(&by_file, "/d/x.yaml", c->after, c->after_bytes, NULL, 0, &err)) {
+    if (config_load_text(&by_override, "/x.yaml", doc.text, doc.bytes, &override, 1, NULL) == 0) {
+        if (config_load_text(&by_file, "/x.yaml", c->after, c->after_bytes, NULL, 0, &err)) {
             fprintf(stderr, "%s\n", err.what);
             show("does not load", c);
         }
@@ -316,6 +317,7 @@ static void only_the_target_changes(void **unused)
 
 int main(void)
 {
+    if (chdir("/")) return 1; /* the directory of the file: paths of overrides are relative to it */
     const struct CMUnitTest tests[] = {cmocka_unit_test(only_the_target_changes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
