@@ -297,6 +297,7 @@ static void log_summary(const struct progress_printer *printer, const struct run
     metrics_text(printer->evaluation, 1 + OBJECTIVE_METRICS, ", ", false, evaluation, sizeof evaluation);
     log_info("loss %.6f -> %.6f%s%s, %.1f s, %.1f %s", printer->first_loss, printer->last_loss, metrics,
              evaluation, seconds, printer->units / seconds, _(printer->unit->rate));
+    if (printer->empty_steps) log_warn("%lld steps had no label", (long long)printer->empty_steps);
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
         if (printer->use.peak_bytes[c])
             log_row(memory_class_names[c], "%.1f MiB", (double)printer->use.peak_bytes[c] / 1048576.0);

@@ -73,6 +73,8 @@ int data_check(const struct data_options *options, data_problem *report, void *c
     struct image_search search = {.root = options->root,
                                   .include = options->include,
                                   .exclude = options->exclude,
+                                  .apart = options->apart,
+                                  .labels = options->labels,
                                   .report = report,
                                   .context = context,
                                   .unlisted = &findings->unlisted};

@@ -32,6 +32,10 @@ assert all(c["gflop_per_s"] > 0 and c["status"] == "ok" for c in r["checks"] if 
 PY
 [ ! -d "$dir/not" ] || fail "the disk check leaves a file"
 
+# the module of this program is needed for mpirun, not only the machine's MPI
+MEOPT_MPI_MODULE=/nowhere/libmeopt_mpi.so "$MEOPT" doctor --quick --json --run-dir "$dir/not/there/yet" >"$dir/out"
+has 'name == "card libraries" and "/nowhere/libmeopt_mpi.so" in detail and status == "missing" and "libopenmpi-dev" in hint'
+
 # a card of Hygon, one of NVIDIA, device files without permission, limits of a control group
 root=$dir/root
 mkdir -p "$root/sys/bus/pci/devices/0000:03:00.0" "$root/sys/bus/pci/devices/0000:04:00.0" "$root/dev/dri" "$root/proc/self" "$root/sys/fs/cgroup/job" "$root/dev/shm" "$root/etc"

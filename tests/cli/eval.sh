@@ -84,6 +84,21 @@ for which in best last; do
     grep -q "step-0000000$step/model.safetensors" from-$which/config.yaml || fail "train --from $which: other weights"
 done
 cmp -s best.safetensors last.safetensors && fail "export best: the last weights"
+"$MEOPT" export run --run-dir . -o default.safetensors --json >out 2>log && grep -q '"step": 4[,}]' out && grep -q best log ||
+    fail "export takes the best one, and says it: $(cat out log)"
+# The run names the classes: neither the images of training nor a batch of them are needed. A part of the classes is enough.
+check 0 run --checkpoint last --json
+cp out with.json
+mv images gone
+mkdir few
+cp -r val/cat few/
+check 0 run --checkpoint last --json train.batch_size=400
+python3 -c 'import json
+a, b = json.load(open("with.json")), json.load(open("out"))
+assert all(a[k] == b[k] for k in ("images", "val_loss", "val_top1")), (a, b)' || fail "other figures without data.root"
+check 0 run --per-class table.csv data.val=few
+grep -q '^dog,0,0,$' table.csv || fail "the table of a part: $(cat table.csv)"
+mv gone images
 "$MEOPT" train vit.yaml --run-dir . --name none --checkpoint best --no-dashboard >out 2>log
 [ $? = 2 ] || fail "--checkpoint without --from is accepted"
 

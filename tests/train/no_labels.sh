@@ -31,6 +31,7 @@ train() { # CODE NAME ARGUMENT...
 }
 train 0 one
 [ "$(grep -c 'step 1 ' one.log)" = 1 ] || fail "not reported once: $(cat one.log)"
+grep -q '[1-5] steps had no' one.log || fail "not counted: $(cat one.log)"
 train 0 two --workers 2
 train 0 stages --workers 2 dist.pipeline=2 train.batch_size=2
 train 10 again --stop-after 2
