@@ -58,6 +58,34 @@ const struct help_topic help_topics[] = {
         "train.checkpoint_steps and train.checkpoint_keep set how often and how many are saved.\n"
         "\n"
         "More: man meopt-train, man meopt-run\n")},
+    {"data", N_("images, labels and token files"),
+     N_("Images: a directory, tar archives of webdataset, CIFAR. Classes: directories, data.labels "
+        "FILE.csv,\n"
+        "KEY.cls. Texts: token files, from text or .jsonl by\n"
+        "  meopt tokenize FILE --tokenizer MODEL -o NAME\n"
+        "What is read, what is left out, and each bad image:\n"
+        "  meopt config check --data CONFIG\n"
+        "\n"
+        "train/ next to val/ is trained on alone, and what data.val names is not. data.include and\n"
+        "data.exclude choose others. Class names are numbered as the checkpoint's id2label does.\n"
+        "\n"
+        "More: IMAGES, CLASSES and TOKENS in man meopt.yaml, man meopt-tokenize\n")},
+    {"lora", N_("fine-tuning of a language model: adapters, conversations"),
+     N_("A model from a hub, conversations as tokens, adapters (LoRA), an answer, the adapter for PEFT:\n"
+        "  meopt fetch hf:Qwen/Qwen3-0.6B\n"
+        "  meopt tokenize chats.jsonl --tokenizer hf:Qwen/Qwen3-0.6B -o chats\n"
+        "  meopt config new qwen3 chat.yaml\n"
+        "  meopt config set chat.yaml model.weight=hf:Qwen/Qwen3-0.6B data.root=chats.bin lora.rank=16\n"
+        "  meopt train chat.yaml --name chat\n"
+        "  meopt generate chat --chat \"What is MEOpt?\"\n"
+        "  meopt export chat\n"
+        "The merged model for transformers:\n"
+        "  meopt export chat --merge --out my-model\n"
+        "\n"
+        "lora.rank, lora.alpha and lora.targets are PEFT's r, lora_alpha and target_modules. Without\n"
+        "optim.lr the learning rate is 2.0e-4. model.context is the tokens of a sample.\n"
+        "\n"
+        "More: man meopt-tokenize, man meopt-generate, man meopt-export\n")},
     {"cards", N_("AMD, Hygon and NVIDIA cards"),
      N_("What this machine has, and what is missing:\n"
         "  meopt doctor\n"

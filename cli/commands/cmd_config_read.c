@@ -324,6 +324,12 @@ static int check_data(struct check *check, const char *path, struct config *conf
                          (long long)found.images, (long long)allowed);
         error_at(&e, path, 0, 0);
     }
+    struct error note = {0};
+    if (!code && !options.tokens && !config->train.steps &&
+        train_mostly_warmup(config, found.images, &note)) {
+        error_at(&note, path, 0, 0);
+        check_problem(check, false, &note);
+    }
     if (!code) code = train_check_labels(config, &e);
     if (code) check_problem(check, true, &e);
     if (!check->problems && found.images)
@@ -336,8 +342,11 @@ static int check_data(struct check *check, const char *path, struct config *conf
 static int check_run(const struct arguments *args, struct error *err)
 {
     struct check check = {.problems = argument_flag(args, "json") ? json_array() : NULL};
-    int code = 0;
-    for (int i = 0; i < args->operand_count; i++) {
+    int code = 0, files = args->operand_count;
+    while (files > 1 && strchr(args->operands[files - 1], '=') &&
+           access(args->operands[files - 1], F_OK) != 0)
+        files--; /* key=value ... */
+    for (int i = 0; i < files; i++) {
         char *text = NULL;
         size_t bytes = 0;
         struct config config = {0};
@@ -347,9 +356,13 @@ static int check_run(const struct arguments *args, struct error *err)
         if (result) {
             check_problem(&check, true, &e);
         } else {
-            result =
-                config_examine(&config, args->operands[i], text, bytes, NULL, 0, check_problem, &check, &e);
+            result = config_examine(&config, args->operands[i], text, bytes, args->operands + files,
+                                    args->operand_count - files, check_problem, &check, &e);
             if (result == 0) check_unset(&check, args->operands[i], &config);
+            if (result == 0 && config.train.steps && train_mostly_warmup(&config, 0, &e)) {
+                error_at(&e, args->operands[i], 0, 0);
+                check_problem(&check, false, &e);
+            }
             if (result == 0) train_check_files(&config, check_missing, &check, NULL);
             if (result == 0 && argument_flag(args, "data"))
                 result = check_data(&check, args->operands[i], &config);
@@ -379,7 +392,7 @@ static const struct option check_options[] = {
 
 const struct command cmd_config_check = {
     "config check",
-    "FILE ...",
+    "FILE ... [key=value ...]",
     "check configurations: keys, types, ranges, combinations, files",
     "Every problem is printed with file, line and column. Values that "
     "other YAML readers\ninterpret differently (1e-3, no, 012) are noted.",

@@ -136,6 +136,7 @@ static void print(const struct doctor *d)
         if (l->remedy[0]) printf("%*s-> ", TEXT, ""), print_wrapped(TEXT + 3, TEXT + 3, l->remedy);
     }
     printf(_("%d ok, %d warning%s, %d missing\n"), count[0], count[1], count[1] == 1 ? "" : "s", count[2]);
+    if (count[2]) print_line(0, "what is missing is optional; without a card, training runs on the CPU");
 }
 
 /* Draws progress in one line of the terminal. */

@@ -257,7 +257,7 @@ static const struct option options[] = {
 };
 
 const struct command cmd_eval = {"eval",
-                                 "CONFIG|RUN [key=value ...]",
+                                 "CONFIG|RUN|MODEL [key=value ...]",
                                  "evaluate a student, a classifier or a language model on data.val",
                                  NULL,
                                  options,

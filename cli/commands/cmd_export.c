@@ -247,6 +247,14 @@ static int write_adapters(const struct task *t, struct error *err)
     return export_directory_end(&d, code, err);
 }
 
+/* Says that a large model takes half of the space in bf16. */
+static void report_size(const struct task *t)
+{
+    double bytes = 4 * (double)model_shape_parameters(&t->model_shape);
+    if (!t->bf16 && bytes >= 2e9)
+        log_info("writing about %.1f GB in fp32; --dtype bf16 writes half of it", bytes * 1e-9);
+}
+
 static int export_checkpoint(struct task *t, struct error *err)
 {
     struct weights *original = NULL, *average = NULL; /* average: or merged */
@@ -262,6 +270,7 @@ static int export_checkpoint(struct task *t, struct error *err)
         code = run_merge_open(&average, &t->config, &t->model_shape, t->base, t->from.model, err);
     rename_keys_open(&r, average ? average : t->from.model, t->bf16 ? DTYPE_BF16 : DTYPE_F32);
     if (!code) code = make_rows(t, r, &original, err);
+    if (!code) report_size(t);
     if (!code) code = write_rows(t, r, err);
     rename_keys_close(r);
 done:

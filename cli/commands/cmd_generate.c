@@ -210,7 +210,7 @@ static int read_config(struct generate *g, const struct arguments *args, struct 
     if (!code) code = trainer_tower_shape(c, true, &g->shape, &g->weights, err);
     if (!code) model_shape_log_assumed(&g->shape);
     free(run);
-    g->count = argument_int(args, "count", 64);
+    g->count = argument_int(args, "count", argument_int(args, "max-new-tokens", 64));
     g->how = (struct token_sampling){.temperature = argument_real(args, "temperature", 0),
                                      .top_p = argument_real(args, "top-p", 1),
                                      .seed = (uint64_t)argument_int(args, "seed", 0)};
@@ -442,6 +442,7 @@ static const struct option options[] = {
     {"tokenizer", 0, OPTION_MODEL, "DIR", NULL, 0, 0,
      "directory with tokenizer.json, or that file (default: next to the weights)"},
     {"count", 0, OPTION_INT, "N", NULL, 1, 1e6, "number of tokens to add (default 64)"},
+    {"max-new-tokens", 0, OPTION_INT, "N", NULL, 1, 1e6, "the same as --count"},
     {"temperature", 0, OPTION_REAL, "T", NULL, 0, 100,
      "divisor of the logits (default 0: the likeliest token)"},
     {"top-p", 0, OPTION_REAL, "P", NULL, 0, 1, "draw from the likeliest tokens with this share (default 1)"},
@@ -453,7 +454,7 @@ static const struct option options[] = {
 };
 
 const struct command cmd_generate = {"generate",
-                                     "CONFIG|RUN [key=value ...]",
+                                     "CONFIG|RUN|MODEL [key=value ...]",
                                      "continue a text with a language model",
                                      NULL,
                                      options,

@@ -126,16 +126,16 @@ static int64_t step_images(const struct plan_report *r)
     return count > 0 ? count : 1;
 }
 
-/* Warns if most steps of a run whose epochs are given are warm-up. */
+/* Warns if most steps are warm-up. Images are counted where optim.warmup_steps has a number for epochs. */
 static int check_warmup(struct plan_report *r, struct error *err)
 {
     const struct config *c = r->config;
-    if (c->train.steps || c->optim.warmup_steps <= 0 || !c->data.root[0] || file_absent(c->data.root))
-        return 0;
-    int64_t counted = r->images; /* with the time of a step alone */
-    int code = count_images(r, err);
-    if (!code) train_warn_warmup(c, c->train.epochs * (r->images / step_images(r)));
-    r->images = counted;
+    bool counts =
+        !c->train.steps && c->optim.warmup_steps > 0 && c->data.root[0] && !file_absent(c->data.root);
+    int64_t before = r->images; /* counted with the time of a step alone */
+    int code = counts && before < 0 ? count_images(r, err) : 0;
+    if (!code) train_warn_warmup(c, r->images > 0 ? r->images : 0);
+    r->images = before;
     return code;
 }
 
@@ -161,6 +161,10 @@ static int find_limit(size_t *limit, const struct arguments *args, const struct 
     struct config with_fit = {.train.memory = (char *)(uintptr_t)fit};
     int64_t bytes = config_memory(fit ? &with_fit : config);
     *limit = 0;
+    enum { FEW_BYTES = 1 << 20 };
+    if (bytes > 0 && bytes < FEW_BYTES)
+        return error_set(err, EXIT_USAGE, "with a unit, for example 8GiB", "--fit %s is %lld bytes",
+                         fit ? fit : "", (long long)bytes);
     if (bytes == INT64_MIN)
         return error_set(err, EXIT_USAGE, "for example 8GiB, or auto",
                          "--fit requires a number of bytes, found '%s'", fit);
@@ -237,6 +241,21 @@ static void warn_missing_driver(const struct config *config)
              "CPU; set device.type=hip or device.type=cuda to plan for cards");
 }
 
+/* Compares with the bytes of --fit, unless a card is given. */
+static int use_fit(struct plan_report *r, const struct arguments *args, struct error *err)
+{
+    size_t limit;
+    const char *fit = argument_text(args, "fit", NULL);
+    if (!fit || strcmp(fit, "auto") == 0 || argument_text(args, "card", NULL) ||
+        argument_text(args, "card-memory", NULL))
+        return 0;
+    int code = find_limit(&limit, args, r->config, &r->card, err);
+    if (code) return code;
+    r->card.bytes = r->card.free_bytes = limit;
+    snprintf(r->card.name, sizeof r->card.name, "--fit");
+    return 0;
+}
+
 /* Computes all figures of the report in order; later ones use earlier ones. */
 static int compute_report(struct plan_report *r, struct memory_planner *p, struct memory_options *memory,
                           struct explanation *e, const struct arguments *args, struct error *err)
@@ -245,6 +264,7 @@ static int compute_report(struct plan_report *r, struct memory_planner *p, struc
     const struct config *config = &p->config;
     struct comm_options ranks = {.rank = PLAN_LARGEST, .size = rank_count(args, config)};
     if ((code = plan_card_find(&r->card, args, config, node_rank_count(args, config), err)) != 0) return code;
+    if ((code = use_fit(r, args, err)) != 0) return code;
     warn_missing_driver(config);
     if ((code = memory_planner_plan(p, &ranks, err)) != 0) return code;
     if (argument_flag(args, "measure") && r->gflops <= 0 && (code = measure_gemm(r, err)) != 0) return code;

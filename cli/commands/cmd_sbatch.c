@@ -20,8 +20,9 @@ enum { WARN_SECONDS = 180 };
 static int check_word(const char *option, const char *text, struct error *err)
 {
     if (!text) return 0;
+    bool features = strcmp(option, "constraint") == 0; /* a&b, [a|b]*2 */
     for (const char *p = text; *p; p++)
-        if (!isalnum((unsigned char)*p) && !strchr("._:,=@%+/()[]-", *p))
+        if (!isalnum((unsigned char)*p) && !strchr("._:,=@%+/()[]-", *p) && !(features && strchr("&|*", *p)))
             return error_set(err, EXIT_USAGE, "allowed: letters, digits and . _ : , = @ % + / ( ) [ ] -",
                              "--%s '%.100s' has a character that is not allowed in a job script", option,
                              text);
@@ -202,16 +203,18 @@ static int64_t gres_count(const char *gres)
     return number ? strtoll(colon + 1, NULL, 10) : 0;
 }
 
+/* Options of sbatch that the script has as they are given. */
+static const char *const passed_on[] = {"partition", "account", "qos", "constraint", "exclude"};
+
 static void write_requests(FILE *out, const struct job *job)
 {
     const struct arguments *args = job->args;
     char text[160];
     int64_t cpus = argument_int(args, "cpus", 8);
     write_line(out, "job-name", job->name, "");
-    if (argument_text(args, "partition", NULL))
-        write_line(out, "partition", argument_text(args, "partition", NULL), "");
-    if (argument_text(args, "account", NULL))
-        write_line(out, "account", argument_text(args, "account", NULL), "");
+    for (size_t i = 0; i < sizeof passed_on / sizeof *passed_on; i++)
+        if (argument_text(args, passed_on[i], NULL))
+            write_line(out, passed_on[i], argument_text(args, passed_on[i], NULL), "");
     write_number(out, "nodes", argument_int(args, "nodes", 1), "");
     write_number(out, "ntasks-per-node", job->cards ? job->cards : 1,
                  job->cards ? N_("one task and one process per card")
@@ -399,7 +402,8 @@ static void write_script_text(FILE *out, const struct job *job)
 static int check_options(const struct arguments *args, const struct sweep *sweep, const char *name,
                          struct error *err)
 {
-    static const char *const words[] = {"partition", "account", "gres", "mem", "time", "array"};
+    static const char *const words[] = {"partition", "account", "qos",  "constraint", "exclude",
+                                        "gres",      "mem",     "time", "array"};
     const char *memory = argument_text(args, "mem", NULL), *array = argument_text(args, "array", NULL),
                *limit = argument_text(args, "time", "24:00:00");
     int64_t seconds = limit_seconds(limit), warn = argument_int(args, "warn", WARN_SECONDS),
@@ -548,6 +552,9 @@ static const struct option options[] = {
     {"mem", 0, OPTION_TEXT, "SIZE", NULL, 0, 0, "memory per node, for example 200G (default: not requested)"},
     {"partition", 0, OPTION_TEXT, "NAME", NULL, 0, 0, "partition of the cluster"},
     {"account", 0, OPTION_TEXT, "NAME", NULL, 0, 0, "account"},
+    {"qos", 0, OPTION_TEXT, "NAME", NULL, 0, 0, "quality of service"},
+    {"constraint", 0, OPTION_TEXT, "FEATURES", NULL, 0, 0, "features that the nodes must have"},
+    {"exclude", 0, OPTION_TEXT, "NODES", NULL, 0, 0, "nodes that are not used"},
     {"time", 0, OPTION_TEXT, "TIME", NULL, 0, 0, "time limit, for example 1-12:00:00 (default 24:00:00)"},
     {"warn", 0, OPTION_INT, "SECONDS", NULL, 10, 65535,
      "seconds before the limit at which the run saves and is requeued (default 180)"},

@@ -1,6 +1,7 @@
 /* meopt train: checks the configuration, makes the run directory, starts workers under a supervisor, and
  * opens the dashboard. */
 #include "cli/command.h"
+#include "cli/commands/cmd_config.h"
 #include "cli/dashboard/dash.h"
 #include "cli/commands/plan_memory.h"
 #include "cli/run_name.h"
@@ -61,6 +62,15 @@ static const char *runs_of(const struct arguments *args, const struct config *co
     return argument_text(args, "run-dir", config->run.dir[0] ? config->run.dir : "runs");
 }
 
+/* Suggests the command that writes a shipped configuration, where its name was given in place of a file. */
+static void suggest_shipped(const char *name, struct error *err)
+{
+    for (int i = 0; config_templates[i].name && file_absent(name); i++)
+        if (strcmp(config_templates[i].name, name) == 0)
+            snprintf(err->hint, sizeof err->hint, _("write it first: meopt config new %s %s.yaml"), name,
+                     name);
+}
+
 /* Loads the configuration with the overrides and options of the command line. After an error *config is
  * freed. */
 static int load_asked(struct config *config, const struct arguments *args, const struct train_ranks *ranks,
@@ -70,6 +80,7 @@ static int load_asked(struct config *config, const struct arguments *args, const
     int64_t steps;
     int code = train_steps_asked(args, -1, &steps, err);
     if (!code) code = config_load(config, args->operands[0], o->all, o->count, err);
+    if (code) suggest_shipped(args->operands[0], err);
     if (code) return code;
     if (steps) {
         snprintf(text, sizeof text, "%lld", (long long)steps);
@@ -334,9 +345,17 @@ static int resume_run(const struct arguments *args, struct train_ranks *ranks, c
 }
 
 /* Returns whether resuming cannot help: other codes have a hint with --resume. */
-static bool is_refusal(int code)
+static bool is_refusal(const char *directory, int code)
 {
-    return code == EXIT_NO_CARD || code == EXIT_CONFIG || code == EXIT_FAILED || code == EXIT_INTEGRITY;
+    char *events = NULL;
+    size_t bytes;
+    if (code == EXIT_NO_CARD || code == EXIT_CONFIG) return true;
+    if ((code != EXIT_FAILED && code != EXIT_INTEGRITY) ||
+        file_read_below(directory, "events.jsonl", 1 << 20, &events, &bytes, NULL))
+        return false;
+    bool started = strstr(events, "\"started\"") != NULL; /* then data or weights ended it */
+    free(events);
+    return !started;
 }
 
 /* Removes a new run that failed before its first step, for example because there is no card. Keeps it if it
@@ -386,7 +405,7 @@ static int train_run(const struct arguments *args, struct error *err)
     }
     if (!code) {
         code = train_in(args, &ranks, directory, lock, resumes, before, force, baselines, err);
-        if (!resumes && is_refusal(code)) remove_refused(directory);
+        if (!resumes && is_refusal(directory, code)) remove_refused(directory);
     } else if (lock >= 0) close(lock);
     train_ranks_free(&ranks);
     dash_baselines_free(baselines);

@@ -16,6 +16,7 @@
 #include "core/train/signals.h"
 
 #include <stdio.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -29,6 +30,7 @@ struct progress_printer {
     bool json, brief;
     int64_t first_step;
     double first_loss, last_loss, units;
+    int64_t empty_steps; /* without labels */
     const struct unit *unit;
     struct metric last[OBJECTIVE_METRICS], evaluation[1 + OBJECTIVE_METRICS]; /* the newest of each */
     double begin;
@@ -221,8 +223,10 @@ static void metrics_text(const struct metric *metrics, int count, const char *be
     text[0] = 0;
     for (int i = 0; i < count && metrics[i].name && n < size; i++) {
         const struct score_row *row = score_named(metrics[i].name);
-        if (json) n += (size_t)snprintf(text + n, size - n, ",\"%s\":%.9g", row->key, metrics[i].value);
-        else
+        if (json && isnan(metrics[i].value))
+            n += (size_t)snprintf(text + n, size - n, ",\"%s\":null", row->key);
+        else if (json) n += (size_t)snprintf(text + n, size - n, ",\"%s\":%.9g", row->key, metrics[i].value);
+        else if (!isnan(metrics[i].value))
             n += (size_t)snprintf(text + n, size - n, "%s%s %s", before, _(row->label),
                                   score_text(value, sizeof value, row, metrics[i].value, "%.4f"));
     }
@@ -232,8 +236,11 @@ static void on_step(void *context, const struct train_progress *p)
 {
     struct progress_printer *printer = context;
     atomic_store(&printer->report->step, p->step);
-    if (printer->first_loss == 0) printer->first_loss = p->loss;
-    printer->last_loss = p->loss;
+    if (printer->first_loss == 0 && !isnan(p->loss)) printer->first_loss = p->loss;
+    if (!isnan(p->loss)) printer->last_loss = p->loss;
+    else if (!printer->empty_steps++ && printer->ranks.comm.rank == 0)
+        log_warn("step %lld has no label, as other steps may: such steps have no loss and change nothing",
+                 (long long)p->step);
     memcpy(printer->last, p->metrics, sizeof printer->last);
     if (p->evaluation[0].name) memcpy(printer->evaluation, p->evaluation, sizeof printer->evaluation);
     printer->units += (p->tokens_per_s > 0 ? p->tokens_per_s : p->images_per_s) * p->step_ms * 1e-3;
@@ -245,7 +252,8 @@ static void on_step(void *context, const struct train_progress *p)
         p->step != printer->first_step + 1 && !p->evaluation[0].name)
         return;
     if (!log_capacity(STDOUT_FILENO)) return;
-    char metrics[160], evaluation[200], speed[80] = "", mfu[24] = "";
+    char metrics[160], evaluation[200], speed[80] = "", mfu[24] = "", loss[32] = "";
+    if (!isnan(p->loss)) snprintf(loss, sizeof loss, printer->json ? "%.9g" : "%.6f", p->loss);
     metrics_text(p->metrics, OBJECTIVE_METRICS, "  ", printer->json, metrics, sizeof metrics);
     metrics_text(p->evaluation, 1 + OBJECTIVE_METRICS, "  ", printer->json, evaluation, sizeof evaluation);
     int n =
@@ -253,16 +261,16 @@ static void on_step(void *context, const struct train_progress *p)
     if (p->mfu > 0) snprintf(speed + n, sizeof speed - (size_t)n, "\"mfu\":%.6g,", p->mfu);
     if (p->mfu > 0) snprintf(mfu, sizeof mfu, "  MFU %.1f%%", 100 * p->mfu);
     if (printer->json)
-        printf("{\"step\":%lld,\"epoch\":%lld,\"loss\":%.9g%s,\"lr\":%.9g,\"grad_norm\":%.9g,"
+        printf("{\"step\":%lld,\"epoch\":%lld,\"loss\":%s%s,\"lr\":%.9g,\"grad_norm\":%.9g,"
                "\"images_per_s\":%.6g,%s\"step_ms\":%.6g,\"data_wait_ms\":%.6g%s}\n",
-               (long long)p->step, (long long)p->epoch, p->loss, metrics, p->lr, p->grad_norm,
+               (long long)p->step, (long long)p->epoch, loss[0] ? loss : "null", metrics, p->lr, p->grad_norm,
                p->images_per_s, speed, p->step_ms, p->data_wait_ms, evaluation);
     else
-        printf(_("step %5lld/%lld  epoch %3lld  loss %.6f%s  lr %.3e  norm %.4f  %8.1f %s%s  "
+        printf(_("step %5lld/%lld  epoch %3lld  loss %s%s  lr %.3e  norm %.4f  %8.1f %s%s  "
                  "%8.1f ms  wait %5.1f ms%s\n"),
-               (long long)p->step, (long long)p->total, (long long)p->epoch, p->loss, metrics, p->lr,
-               p->grad_norm, p->tokens_per_s > 0 ? p->tokens_per_s : p->images_per_s, _(printer->unit->rate),
-               mfu, p->step_ms, p->data_wait_ms, evaluation);
+               (long long)p->step, (long long)p->total, (long long)p->epoch + 1, loss[0] ? loss : "-",
+               metrics, p->lr, p->grad_norm, p->tokens_per_s > 0 ? p->tokens_per_s : p->images_per_s,
+               _(printer->unit->rate), mfu, p->step_ms, p->data_wait_ms, evaluation);
     fflush(stdout);
 }
 

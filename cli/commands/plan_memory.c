@@ -21,8 +21,8 @@ static void print_setting(const struct explanation *e, int i, int ranks)
         print_line(NAME + 3, "  %*s not possible: %s", PAD(-NAME, _(s->name)), s->why);
         return;
     }
-    printf("  %*s %8.2f   %5.0f %%   x %.2f   %s%s\n", PAD(-NAME, _(s->name)), peak / GIB, 100 * peak / now,
-           s->compute,
+    printf("  %*s %8.*f   %5.0f %%   x %.2f   %s%s\n", PAD(-NAME, _(s->name)), peak < GIB / 10 ? 4 : 2,
+           peak / GIB, 100 * peak / now, s->compute,
            !limit                   ? ""
            : s->peak_bytes <= limit ? _("fits")
                                     : _("does not fit"),

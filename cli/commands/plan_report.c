@@ -89,7 +89,8 @@ static void print_memory(const struct plan_report *r)
         printf(largest ? _("\nhost memory, largest rank MiB\n") : _("\nhost memory of one rank   MiB\n"));
     else printf(largest ? _("\nmemory of largest rank    MiB\n") : _("\nmemory of one rank        MiB\n"));
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
-        printf("  %*s %12.1f\n", PAD(-16, _(memory_class_names[c])), (double)use->peak_bytes[c] / MIB);
+        if (c != MEMORY_TEACHER || r->plan->has_teacher || use->peak_bytes[c])
+            printf("  %*s %12.1f\n", PAD(-16, _(memory_class_names[c])), (double)use->peak_bytes[c] / MIB);
     printf("  %*s %12.1f\n", PAD(-16, _("peak")), (double)use->peak_total_bytes / MIB);
     print_offloaded(use);
     if (r->plan->knn_bytes)
@@ -156,12 +157,20 @@ static void print_time(const struct plan_report *r)
     if (streamed > 0) printf(_("streamed %.2f GB of weights read and written per step\n"), streamed / 1e9);
 }
 
+static const char *size_text(char *text, size_t size, int64_t bytes)
+{
+    bool large = (double)bytes >= GIB / 10;
+    snprintf(text, size, large ? "%.2f GiB" : "%.1f MiB", (double)bytes / (large ? GIB : MIB));
+    return text;
+}
+
 static void print_disk(const struct plan_report *r)
 {
     const struct plan *p = r->plan;
-    printf(_("disk     %.2f GiB: %lld checkpoints of %.2f GiB, and one while it is written"),
-           (double)r->disk_bytes / GIB, (long long)r->config->train.checkpoint_keep,
-           (double)p->checkpoint_bytes / GIB);
+    char disk[24], one[24];
+    printf(_("disk     %s: %lld checkpoints of %s, and one while it is written"),
+           size_text(disk, sizeof disk, r->disk_bytes), (long long)r->config->train.checkpoint_keep,
+           size_text(one, sizeof one, p->checkpoint_bytes));
     if (p->cache_bytes_per_image)
         printf(_("; and %lld bytes per image for the cached teacher"), (long long)p->cache_bytes_per_image);
     printf("\n");

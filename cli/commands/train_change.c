@@ -375,6 +375,22 @@ char *train_branch_parent(const char *directory, const char *parent)
     return within;
 }
 
+/* Names the steps of a run's checkpoints, the oldest ones. */
+static void name_checkpoints(char *hint, size_t size, const char *directory)
+{
+    enum { NAMED = 8 };
+    int64_t *steps = NULL;
+    int count = 0;
+    size_t used = (size_t)snprintf(hint, size, _("its checkpoints are of step "));
+    if (checkpoint_steps(directory, &steps, &count, NULL) || !count)
+        used = (size_t)snprintf(hint, size, _("the run has no checkpoint"));
+    for (int i = 0; i < count && i < NAMED && used < size; i++)
+        used += (size_t)snprintf(hint + used, size - used, "%s%lld", i ? ", " : "",
+                                 (long long)steps[count - 1 - i]);
+    if (count > NAMED && used < size) snprintf(hint + used, size - used, ", ...");
+    free(steps);
+}
+
 int train_branch(const char *directory, int64_t step, const char *parent, const char *name, char **branch,
                  int *lock, struct error *err)
 {
@@ -384,8 +400,10 @@ int train_branch(const char *directory, int64_t step, const char *parent, const 
     char *whole = plain_path(directory), *within = train_branch_parent(directory, parent), *own = NULL;
     int code = checkpoint_before(directory, step, &from, err);
     if (!code && from < 0) {
-        code = error_set(err, EXIT_FAILED, "the checkpoints are in its ckpt/",
-                         "no complete checkpoint at or before step %lld", (long long)step);
+        char hint[200];
+        name_checkpoints(hint, sizeof hint, directory);
+        code = error_set(err, EXIT_FAILED, hint, "no complete checkpoint at or before step %lld",
+                         (long long)step);
         error_at(err, directory, 0, 0);
     }
     if (!code) code = config_load_below(&config, directory, NULL, 0, err);

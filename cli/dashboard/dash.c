@@ -234,7 +234,7 @@ static void loop(struct dash *d, int *ended)
     double frame = 0, clock = 0, last = clock_seconds(), over = 0;
     struct title_state title_state = {0};
     struct signal_interrupts interrupts = {0};
-    bool leave = false, draw = true;
+    bool leave = false, draw = true, stays = false; /* stays: a key was pressed after the run's end */
     while (!leave) {
         if (screen_signal && on_signal(d, &interrupts)) break;
         double t = clock_seconds();
@@ -253,7 +253,7 @@ static void loop(struct dash *d, int *ended)
             }
             if (d->options->trains && d->run->status.ended) {
                 if (over == 0) over = t;
-                if ((t - over) * 1e3 >= LINGER_MS) {
+                if (!stays && (t - over) * 1e3 >= LINGER_MS) {
                     *ended = d->run->status.exit_code;
                     break;
                 }
@@ -273,8 +273,10 @@ static void loop(struct dash *d, int *ended)
         }
         draw = true;
         if (kind == KEY_CODE_YES && c == KEY_RESIZE) continue;
+        stays |= over > 0;
         leave = dash_key(d, kind, c);
     }
+    if (stays && leave) *ended = d->run->status.exit_code;
 }
 
 /* Prints the result of the run after the dashboard has closed. */

@@ -48,9 +48,10 @@ static void describe_state(const struct dash *d, char *dst, size_t size, int *pa
     }
     if (f->worker[0] && strcmp(f->worker, "running") != 0) {
         *pair = PAIR_BAD;
-        dash_duration(silent, sizeof silent, f->silent_s);
-        if (!f->phase[0]) snprintf(dst, size, "%s", _(f->worker)); /* restarting */
-        else snprintf(dst, size, _("%s for %s, while %s"), _(f->worker), silent, _(f->phase));
+        if (f->silent_s < 1 || !f->phase[0]) snprintf(dst, size, "%s", _(f->worker));
+        else
+            snprintf(dst, size, _("%s for %s, while %s"), _(f->worker),
+                     dash_duration(silent, sizeof silent, f->silent_s), _(f->phase));
     } else if (f->live_time > 0 && (double)time(NULL) - f->live_time > SILENT_SECONDS) {
         *pair = PAIR_BAD;
         dash_duration(silent, sizeof silent, (double)time(NULL) - f->live_time);
@@ -156,7 +157,7 @@ static void draw_header(const struct dash *d, const struct dash_rect *r)
     else snprintf(line, sizeof line, _("step %lld"), (long long)step);
     size_t n = strlen(line);
     snprintf(line + n, sizeof line - n, _("  epoch %lld  trained %s"),
-             (long long)(l->epoch < 0 ? 0 : l->epoch), dash_duration(t1, sizeof t1, f->seconds));
+             (long long)(l->epoch < 0 ? 1 : l->epoch + 1), dash_duration(t1, sizeof t1, f->seconds));
     n = strlen(line);
     if (!over) snprintf(line + n, sizeof line - n, _(", %s left"), dash_duration(t2, sizeof t2, left));
     if (r->h == 2) {

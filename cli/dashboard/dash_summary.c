@@ -72,7 +72,7 @@ void dash_summary(const struct follow *f)
         if (dash_scores(word, sizeof word, f, true)[0]) row(N_("evaluated"), "%s", word + strspn(word, " "));
         const struct unit *unit;
         double rate = metric_rate(l, &unit);
-        row(unit->rate, "%s; epoch %lld", dash_number(n1, sizeof n1, rate), (long long)l->epoch);
+        row(unit->rate, "%s; epoch %lld", dash_number(n1, sizeof n1, rate), (long long)l->epoch + 1);
     }
     memory_rows(f);
     if (checkpoint_before(f->directory, INT64_MAX, &saved, NULL) == 0 && saved >= 0)

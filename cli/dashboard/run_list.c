@@ -386,8 +386,9 @@ static bool refresh_table(struct workspace *w)
     char *name = b && (w->selected || !w->table.unread) ? xstrdup(b->name) : NULL; /* otherwise the newest */
     bool differs = false;
     int unread = w->table.unread;
-    bool read = run_table_refresh(&w->table, READ_SECONDS, &differs);
-    if (!read && (errno != ENOENT || w->table.entries)) { /* keeps the old list */
+    bool read = run_table_refresh(&w->table, READ_SECONDS, &differs),
+         none = !read && errno == ENOENT && !w->table.count; /* no run was started here yet */
+    if (!read && !none) {                                    /* keeps the old list */
         snprintf(w->message, sizeof w->message, _("cannot list '%.120s': %s"), w->table.directory,
                  strerror(errno));
         w->table.unread = 0;

@@ -22,7 +22,7 @@ struct metric_export {
     const char *metrics_file;
     struct tensorboard *tensorboard;
     struct tail metrics;
-    int64_t from;
+    int64_t from, until; /* steps after `from` are written, to `until` */
     struct scalars last;
     double scores[SCORE_COUNT]; /* the newest, also of evaluations */
     struct scalar_memory memory[MEMORY_CLASS_COUNT + 1];
@@ -35,31 +35,6 @@ static void complain(struct metric_export *o, const struct error *err)
 {
     if (!o->warned) log_warn("%s", err->what); /* only once; training continues */
     o->warned = true;
-}
-
-int metric_export_open(struct metric_export **out, const char *directory, int64_t from, bool tensorboard,
-                       const char *metrics_file, struct error *err)
-{
-    struct metric_export *o = xcalloc(1, sizeof *o);
-    int code = 0;
-    o->directory = xstrdup(directory);
-    while (strlen(o->directory) > 1 && o->directory[strlen(o->directory) - 1] == '/')
-        o->directory[strlen(o->directory) - 1] = 0;
-    o->name = strrchr(o->directory, '/') ? strrchr(o->directory, '/') + 1 : o->directory;
-    o->metrics_file = metrics_file;
-    tail_init(&o->metrics, o->directory, "metrics.jsonl");
-    o->from = from;
-    o->last.step = -1;
-    memcpy(o->scores, metric_line_unknown.scores, sizeof o->scores);
-    if (tensorboard) {
-        char *path = path_join(directory, "tensorboard");
-        code = file_make_dirs_below(directory, "tensorboard", err); /* follows no link */
-        if (!code) code = tensorboard_open(&o->tensorboard, path, from + 1, err);
-        free(path);
-    }
-    if (code) metric_export_close(o);
-    else *out = o;
-    return code;
 }
 
 static void export_memory(struct metric_export *o, const char *text, size_t bytes)
@@ -87,7 +62,9 @@ static void export_line(struct metric_export *o, const char *text, size_t bytes)
 {
     struct metric_line l;
     struct error err = {0};
-    if (!metric_line_parse(&l, text, bytes) || l.step <= o->from || l.step <= o->last.step) return;
+    if (!metric_line_parse(&l, text, bytes) || l.step <= o->from || l.step <= o->last.step ||
+        l.step > o->until)
+        return;
     if (l.cards_bytes) export_memory(o, text + l.cards_at, l.cards_bytes);
     o->last = (struct scalars){.step = l.step,
                                .time_s = NAN,
@@ -110,6 +87,47 @@ static void take_lines(struct metric_export *o)
     size_t bytes;
     if (tail_poll(&o->metrics, NULL) >= 0)
         for (const char *line; (line = tail_line(&o->metrics, &bytes)) != NULL;) export_line(o, line, bytes);
+}
+
+/* Writes the steps up to `from` that the event files lack: they were trained without --tensorboard, or a
+ * killed process had not written them. */
+static void write_past(struct metric_export *o, int64_t from)
+{
+    o->until = from;
+    take_lines(o);
+    tail_free(&o->metrics);
+    tail_init(&o->metrics, o->directory, "metrics.jsonl");
+    o->until = INT64_MAX;
+    o->from = from;
+}
+
+int metric_export_open(struct metric_export **out, const char *directory, int64_t from, bool tensorboard,
+                       const char *metrics_file, struct error *err)
+{
+    struct metric_export *o = xcalloc(1, sizeof *o);
+    int code = 0;
+    o->directory = xstrdup(directory);
+    while (strlen(o->directory) > 1 && o->directory[strlen(o->directory) - 1] == '/')
+        o->directory[strlen(o->directory) - 1] = 0;
+    o->name = strrchr(o->directory, '/') ? strrchr(o->directory, '/') + 1 : o->directory;
+    o->metrics_file = metrics_file;
+    tail_init(&o->metrics, o->directory, "metrics.jsonl");
+    o->from = from;
+    o->until = INT64_MAX;
+    o->last.step = -1;
+    memcpy(o->scores, metric_line_unknown.scores, sizeof o->scores);
+    if (tensorboard) {
+        char *path = path_join(directory, "tensorboard");
+        code = file_make_dirs_below(directory, "tensorboard", err); /* follows no link */
+        int64_t last = code ? from : tensorboard_last_step(path);
+        if (last < from) o->from = last;
+        if (!code) code = tensorboard_open(&o->tensorboard, path, o->from + 1, err);
+        if (!code && last < from) write_past(o, from);
+        free(path);
+    }
+    if (code) metric_export_close(o);
+    else *out = o;
+    return code;
 }
 
 static double value_of(const struct monitor_value *v) { return v->valid ? v->value : NAN; }

@@ -128,11 +128,12 @@ int worker_ranks_agree(struct worker_ranks *w, const struct data *data, const st
                        struct error *err)
 {
     if (!w->heart) return 0;
-    int code = heartbeat_agree(w->heart, "list of images", data_hash(data), err);
+    /* first, because data.root is read without the images of data.val */
+    int code =
+        validation ? heartbeat_agree(w->heart, "list of validation images", data_hash(validation), err) : 0;
+    if (!code) code = heartbeat_agree(w->heart, "list of images", data_hash(data), err);
     if (!code && data_classes(data))
         code = heartbeat_agree(w->heart, "list of classes and labels", data_classes_hash(data), err);
-    if (!code && validation)
-        code = heartbeat_agree(w->heart, "list of validation images", data_hash(validation), err);
     if (!code && validation)
         code = heartbeat_agree(w->heart, "labels of validation images", data_classes_hash(validation), err);
     return code;

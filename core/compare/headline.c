@@ -75,10 +75,11 @@ static void add_loss(struct sentence *s)
                  now->mean / before->mean, now->mean, before->mean);
     else if (fabs(change) < 0.0005)
         snprintf(words, sizeof words, _("the same converged loss (%.4g)"), now->mean);
-    else { /* two digits, never an exponent */
-        int decimals = fabs(change) < 9.95 ? 1 - (int)floor(log10(fabs(change))) : 0;
-        snprintf(words, sizeof words, _("converged loss %+.*f %% (%.5g instead of %.5g)"), decimals, change,
-                 now->mean, before->mean);
+    else {
+        char percent[16];
+        snprintf(percent, sizeof percent, fabs(change) < 9.95 ? "%+.2g" : "%+.0f", change);
+        snprintf(words, sizeof words, _("converged loss %s %% (%.5g instead of %.5g)"), percent, now->mean,
+                 before->mean);
     }
     add(s, words);
 }

@@ -217,6 +217,12 @@ static void drop_after(struct record *r, int64_t step)
     while (r->count > 0 && r->step[r->count - 1] >= step) r->count--;
 }
 
+/* A step without labels has no loss: NaN, and negative. */
+static bool without_labels(const struct record *r, int64_t i)
+{
+    return isnan(r->loss[i]) && signbit(r->loss[i]);
+}
+
 static bool read_line(struct reading *in, const char *text, size_t bytes)
 {
     struct record *r = in->record;
@@ -229,7 +235,7 @@ static bool read_line(struct reading *in, const char *text, size_t bytes)
     if (!grow(in)) return false;
     double before = r->count ? r->seconds[r->count - 1] : 0;
     r->step[r->count] = line.step;
-    r->loss[r->count] = line.loss;
+    r->loss[r->count] = line.no_loss ? copysign(NAN, -1) : line.loss; /* see without_labels */
     r->seconds[r->count] = before + (line.step_ms >= 0 && isfinite(line.step_ms) ? line.step_ms * 1e-3 : 0);
     r->rate[r->count++] = (float)metric_rate(&line, &(const struct unit *){NULL});
     double sample_tokens = line.scores[SCORE_TOKENS_PER_S] / line.images_per_s;
@@ -363,9 +369,9 @@ static int summarise(struct reading *in, struct error *err)
     if (!scratch) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for %lld steps", (long long)n);
     for (int64_t i = 0; i < n; i++) {
         double before = i ? r->seconds[i - 1] : 0;
-        if (!isfinite(r->loss[i])) {
+        if (!isfinite(r->loss[i]) && !without_labels(r, i)) {
             if (r->nan_steps++ == 0) r->first_nan_step = r->step[i];
-        } else if (!(r->loss[i] >= r->best_loss)) r->best_loss = r->loss[i];
+        } else if (isfinite(r->loss[i]) && !(r->loss[i] >= r->best_loss)) r->best_loss = r->loss[i];
         scratch[i] = r->seconds[i] > before ? (float)((r->seconds[i] - before) * 1e3) : NAN;
     }
     r->median_step_ms = median_of(scratch, n);
@@ -374,13 +380,18 @@ static int summarise(struct reading *in, struct error *err)
     r->median_sample_rate = r->median_rate / (isnan(r->sample_tokens) ? 1 : r->sample_tokens);
     free(scratch);
     if (n) {
-        r->first_loss = r->loss[0];
-        r->final_loss = r->loss[n - 1];
+        int64_t first = 0, last = n - 1;
+        while (first < last && without_labels(r, first)) first++;
+        while (last > first && without_labels(r, last)) last--;
+        r->first_loss = r->loss[first];
+        r->final_loss = r->loss[last];
         r->time_s = r->seconds[n - 1] > 0 ? r->seconds[n - 1] : NAN;
         r->tail_steps = n / 10 < 1 ? 1 : n / 10 > 1000 ? 1000 : n / 10;
         double sum = 0;
-        for (int64_t i = n - r->tail_steps; i < n; i++) sum += r->loss[i];
-        r->tail_loss = sum / (double)r->tail_steps;
+        int64_t labelled = 0;
+        for (int64_t i = n - 1; i >= 0 && labelled < r->tail_steps; i--)
+            if (!without_labels(r, i)) sum += r->loss[i], labelled++;
+        r->tail_loss = labelled ? sum / (double)labelled : NAN;
     }
     if (in->step_ms > 0) r->wait_share = in->wait_ms / in->step_ms;
     if (in->streamed_ms > 0) r->stream_share = in->stream_ms / in->streamed_ms;

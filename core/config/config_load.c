@@ -115,13 +115,13 @@ static void suggest(char *hint, size_t size, const char *section, const char *le
         }
         near = value_nearest(leaf, sections, section_count);
         if (near) snprintf(hint, size, _("did you mean %s? (keys that begin with x- are ignored)"), near);
-        else
-            snprintf(
-                hint, size,
-                _("sections are model, model_t, model_s, loss, data, data_s, train, optim, device, dist, "
-                  "run; keys "
-                  "that "
-                  "begin with x- are ignored"));
+        else {
+            char all[160] = "";
+            size_t used = 0;
+            for (int i = 0; i < section_count && used < sizeof all; i++)
+                used += (size_t)snprintf(all + used, sizeof all - used, "%s%s", i ? ", " : "", sections[i]);
+            snprintf(hint, size, _("sections are %s; keys that begin with x- are ignored"), all);
+        }
         return;
     }
     near = value_nearest(leaf, names, count);

@@ -110,15 +110,6 @@ bool config_clips(const struct config *c)
     return c->optim.clip_grad_norm > 0 || (RULE_HAS(c->optim.name, WITH_TRUST) && c->optim.max_grad_norm > 0);
 }
 
-int64_t config_warmup(const struct config *c, int64_t total)
-{
-    enum { USUAL_PART = 10, USUAL_MOST = 500 };
-    int64_t steps = c->optim.warmup_steps, part = total / USUAL_PART;
-    if (steps < 0 && c->optim.warmup_ratio > 0) steps = (int64_t)(c->optim.warmup_ratio * (double)total);
-    if (steps < 0) steps = part < USUAL_MOST ? part : USUAL_MOST;
-    return steps < total ? steps : total;
-}
-
 bool config_frozen(const struct config *c, int64_t depth, int *groups, bool *end)
 {
     const char *text = c->model_s.freeze;
@@ -136,6 +127,7 @@ bool config_frozen(const struct config *c, int64_t depth, int *groups, bool *end
 
 void resolve_defaults(struct config *c)
 {
+    warmup_settle(c);
     if (c->model.family == MODEL_FAMILY_AUTO) c->model.family = arch_family(c->model_t.arch);
     if (c->model.family == MODEL_FAMILY_AUTO &&
         (!c->model_t.weight[0] || c->model_t.init == TOWER_INIT_RANDOM))
@@ -330,6 +322,7 @@ static void check_objective(const struct config *c, combination_bad bad, void *c
                 {"train.label_smoothing", C | T | L | M},
                 {"model_s.classes", C | T},
                 {"data.labels", C},
+                {"data.class_order", C | T},
                 {"data.mixup", C},
                 {"data.cutmix", C},
                 {"data.tokens", L | M},
@@ -405,20 +398,6 @@ static void check_lora(const struct config *c, combination_bad bad, void *contex
     if (c->train.ema > 0)
         bad(context, "train.ema", true, "leave one of the two out",
             "train.ema averages weights, but lora.rank trains adapters alone");
-}
-
-static void check_warmup(const struct config *c, combination_bad bad, void *context)
-{
-    char sentence[240];
-    int64_t total = c->train.steps, steps = config_warmup(c, total);
-    if (c->optim.warmup_steps >= 0 && c->optim.warmup_ratio > 0)
-        bad(context, "optim.warmup_ratio", true, "leave one of the two out",
-            "optim.warmup_steps and optim.warmup_ratio both give the warm-up");
-    if (total < 2 || steps <= total / 2) return;
-    snprintf(sentence, sizeof sentence, _("%lld of %lld steps are warm-up: the learning rate peaks late"),
-             (long long)steps, (long long)total);
-    bad(context, c->optim.warmup_ratio > 0 ? "optim.warmup_ratio" : "optim.warmup_steps", false,
-        "leave it out for a tenth of the steps", sentence);
 }
 
 void resolve_check(const struct config *c, combination_bad bad, void *context)
@@ -501,7 +480,7 @@ void resolve_check(const struct config *c, combination_bad bad, void *context)
     if (c->optim.min_lr > c->optim.lr)
         bad(context, "optim.min_lr", true, "min_lr is where the schedule ends",
             "optim.min_lr is above optim.lr");
-    check_warmup(c, bad, context);
+    warmup_check(c, bad, context);
     check_rule(c, bad, context);
     if (config_cards(c, NULL) < 0)
         bad(context, "device.cards", true, "as in 0, or 0,1,3, or [0, 1, 3]; or all",

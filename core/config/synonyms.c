@@ -48,7 +48,7 @@ static const struct {
     {"zero_stage fsdp sharding sharded", "dist.shard"},
     {"pipeline_parallel_size pipeline_model_parallel_size pipeline_stages num_stages pp_size pp",
      "dist.pipeline"},
-    {"lora_r lora_rank peft", "lora.rank"},
+    {"r lora_r lora_rank peft", "lora.rank"},
     {"lora_alpha", "lora.alpha"},
     {"target_modules lora_targets lora_target_modules", "lora.targets"},
     {"output_dir out_dir save_dir log_dir", "run.dir"},

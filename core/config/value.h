@@ -58,6 +58,10 @@ typedef void (*combination_bad)(void *context, const char *key, bool fatal, cons
                                 const char *sentence);
 void resolve_check(const struct config *config, combination_bad bad, void *context);
 
+/* One of the two keys of the warm-up on the command line replaces the other one in the file. */
+void warmup_settle(struct config *config);
+void warmup_check(const struct config *config, combination_bad bad, void *context);
+
 /* Reports all problems of a text, in the order of its lines as far as possible: for `config check`. */
 typedef void (*config_report)(void *context, bool fatal, const struct error *problem);
 int config_examine(struct config *config, const char *path, const char *text, size_t bytes, char **overrides,

@@ -78,6 +78,7 @@ int data_check(const struct data_options *options, data_problem *report, void *c
                                   .unlisted = &findings->unlisted};
     int code = image_list_search(&list, &search, err);
     if (code) return code;
+    image_list_report(&list, options->root);
     struct check c = {.list = &list, .root = options->root, .report = report, .context = context};
     pthread_mutex_init(&c.lock, NULL);
     c.problems = xcalloc((size_t)list.count, sizeof *c.problems);

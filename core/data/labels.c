@@ -250,6 +250,8 @@ static int adopt_classes(struct image_list *list, const struct image_list *train
     for (int64_t i = 0; i < image_list_labels(list) && !unknown.count; i++)
         list->labels[i] = number[list->labels[i]];
     list->class_count = 0;
+    list->numbered = train->numbered;
+    if (train->ordered_by) list->ordered_by = xstrdup(train->ordered_by);
     for (int32_t i = 0; i < count; i++) label_add_class(list, train->classes[i], strlen(train->classes[i]));
     int code = 0;
     if (unknown.count)
@@ -315,7 +317,7 @@ static int remove_validation(struct image_list *list, const struct data_options 
     struct data_options held_out = *o;
     struct image_list val;
     struct stat st;
-    int64_t kept = 0, count = list->count;
+    int64_t kept = 0, left = 0, count = list->count;
     if (!o->apart || o->tokens || o->validation || stat(o->apart, &st) != 0 || !S_ISREG(st.st_mode)) return 0;
     held_out.label_file = o->apart;
     held_out.include = held_out.apart = NULL;
@@ -323,22 +325,25 @@ static int remove_validation(struct image_list *list, const struct data_options 
     held_out.labels = held_out.validation = true;
     int code = image_list_open(&val, &held_out, err);
     if (code) return code;
+    uint8_t *named = xcalloc((size_t)count + 1, 1);
     for (int64_t i = 0, k = 0; i < count; i++) {
         while (k < val.count && strcmp(val.names[k], list->names[i]) < 0) k++;
-        if (k < val.count && strcmp(val.names[k], list->names[i]) == 0) {
+        named[i] = k < val.count && strcmp(val.names[k], list->names[i]) == 0;
+        left += !named[i];
+    }
+    image_list_free(&val);
+    for (int64_t i = 0; i < count && left; i++) { /* all are named: train_open_validation warns */
+        if (named[i]) {
             free(list->names[i]);
             continue;
         }
         if (list->labels) list->labels[kept] = list->labels[i];
         list->names[kept++] = list->names[i];
     }
-    list->count = kept;
-    image_list_free(&val);
-    if (kept < count) list->apart = xasprintf(_("%lld images"), (long long)(count - kept));
-    if (kept) return 0;
-    error_set(err, EXIT_FAILED, "leave images for training out of data.val",
-              "data.val names all %lld images of data.root", (long long)count);
-    return error_at(err, o->apart, 0, 0);
+    free(named);
+    if (left) list->count = kept;
+    if (list->count < count) list->apart = xasprintf(_("%lld images"), (long long)(count - kept));
+    return 0;
 }
 
 int image_list_open(struct image_list *list, const struct data_options *o, struct error *err)

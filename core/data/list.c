@@ -113,7 +113,7 @@ void image_list_report_classes(const struct image_list *list, const char *root)
 void image_list_report(const struct image_list *list, const char *root)
 {
     if (list->chosen) log_info("%s (change with data.include and data.exclude)", list->chosen);
-    if (list->apart) log_info("%s: %s is left out, because data.val names it", root, list->apart);
+    if (list->apart) log_info("%s: left out, because data.val names it: %s", root, list->apart);
     if (list->unread) log_info("not read in %s: %s", root, list->unread);
     image_list_report_classes(list, root);
     if (list->outside) log_warn("%s: %s", root, list->outside);
@@ -247,9 +247,11 @@ static int walk(struct walk *w, const char *below, const struct above *up, struc
         code = unlisted(w, path, "cannot open this directory of images",
                         "make it readable, or name it in data.exclude to train without it", err);
     else if (!opened) {
-        code =
-            error_errno(err, EXIT_FAILED, "set data.root to the directory of the images, or 'meopt fetch' it",
-                        "cannot open the image directory");
+        bool file = errno == ENOTDIR;
+        code = error_errno(err, EXIT_FAILED,
+                           file ? N_("set data.root to the directory of the images, or of archives")
+                                : N_("set data.root to the directory of the images, or 'meopt fetch' it"),
+                           "cannot open the image directory");
         error_at(err, path, 0, 0);
     }
     struct above here = {.up = up};

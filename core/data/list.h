@@ -76,7 +76,7 @@ int image_list_read(struct image_list *list, const char *root, const char *inclu
 void image_list_select_part(struct image_list *list, const struct image_search *search);
 /* Returns the part that a word of a name gives, words being separated by "-_." and blanks: PART_NONE without
  * such a word, or with words of two parts. Sets *word and *length (may be NULL) to the word. */
-enum image_part { PART_NONE, PART_TRAIN, PART_VAL, PART_TEST, PART_UNLABELLED, PARTS };
+enum image_part { PART_NONE, PART_TRAIN, PART_VAL, PART_TEST, PART_UNLABELLED, IMAGE_PARTS };
 enum image_part image_part_word(const char *name, size_t bytes, const char **word, size_t *length);
 /* Returns whether a directory has this name from another program, which keeps previews or copies there. */
 bool image_list_foreign(const char *name, size_t bytes);

@@ -7,8 +7,8 @@
 #include <string.h>
 #include <strings.h>
 
-static const char *const part_names[PARTS] = {N_("elsewhere"), N_("for training"), N_("for validation"),
-                                              N_("for test"), N_("without labels")};
+static const char *const part_names[IMAGE_PARTS] = {N_("elsewhere"), N_("for training"), N_("for validation"),
+                                                    N_("for test"), N_("without labels")};
 
 static const struct {
     const char *directory;
@@ -167,7 +167,7 @@ size_t image_list_part_length(const struct image_list *list)
 
 void image_list_select_part(struct image_list *list, const struct image_search *search)
 {
-    int64_t counts[PARTS] = {0}, kept = 0;
+    int64_t counts[IMAGE_PARTS] = {0}, kept = 0;
     bool coco2014 = false;
     struct twins twins;
     find_twins(&twins, list);
@@ -186,7 +186,7 @@ void image_list_select_part(struct image_list *list, const struct image_search *
     bool choose = (coco2014 && !search->validation) || (counts[PART_TRAIN] && held_out) ||
                   (counts[PART_TRAIN] && counts[PART_UNLABELLED] && !search->validation);
     int kinds = 0;
-    for (int k = 0; k < PARTS; k++) kinds += counts[k] > 0;
+    for (int k = 0; k < IMAGE_PARTS; k++) kinds += counts[k] > 0;
     for (int64_t i = 0; i < list->count && choose; i++) {
         if (part[i] == wanted_part) list->names[kept++] = list->names[i];
         else free(list->names[i]);
@@ -196,7 +196,7 @@ void image_list_select_part(struct image_list *list, const struct image_search *
     if (kinds < 2 || !(held_out || choose)) return;
     char text[256] = "";
     size_t used = 0;
-    for (int k = 0; k < PARTS; k++) {
+    for (int k = 0; k < IMAGE_PARTS; k++) {
         if (!counts[k] || (choose && k == (int)wanted_part)) continue;
         used += (size_t)snprintf(text + used, sizeof text - used, "%s%lld %s", used ? _(", ") : "",
                                  (long long)counts[k], _(part_names[k]));

@@ -127,7 +127,7 @@ static enum image_part part_of(const char *name) { return image_part_word(name, 
  * and val.bin, X_train_000001.bin and X_val_000000.bin. */
 static void select_part(struct image_list *list, struct left_out *left, bool validation)
 {
-    int64_t counts[PARTS] = {0}, kept = 0;
+    int64_t counts[IMAGE_PARTS] = {0}, kept = 0;
     for (int64_t i = 0; i < list->count; i++) counts[part_of(list->names[i])]++;
     enum image_part wanted = !validation ? PART_TRAIN : counts[PART_VAL] ? PART_VAL : PART_TEST;
     if (!counts[PART_TRAIN] || !(counts[PART_VAL] || counts[PART_TEST])) return;

@@ -281,7 +281,8 @@ static int check_bytes(const struct token_file *f, const struct data_options *o,
 {
     enum { BYTES = 256 };
     char hint[320], name[200];
-    if (f->form != TOKENS_BYTES || o->tokens != TOKENS_AUTO || o->vocabulary == BYTES ||
+    int64_t own = o->masked && o->mask_token >= BYTES ? 1 : 0; /* that of the mask */
+    if (f->form != TOKENS_BYTES || o->tokens != TOKENS_AUTO || o->vocabulary == BYTES + own ||
         o->vocabulary == INT32_MAX)
         return 0;
     snprintf(hint, sizeof hint, _("meopt tokenize %s --tokenizer DIR -o NAME, then data.root: NAME.bin"),

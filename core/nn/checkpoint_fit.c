@@ -302,8 +302,8 @@ int fit_shapes(const struct key_map *key_map, int ffn, const struct parameter *p
     bool *used = xcalloc((size_t)weights_count(weights) + 1, sizeof *used);
     int code = 0;
     bool tied = true;
-    static const char usual[] = "check the weight path and model.family",
-                      biasless[] = "train it with bias=True: blocks without biases are not supported";
+    static const char usual[] = N_("check the weight path and model.family"),
+                      biasless[] = N_("train it with bias=True: blocks without biases are not supported");
     for (int i = 0; i < count && !code; i++) {
         const struct parameter *p = &parameters[i];
         if (p->adapter) continue;

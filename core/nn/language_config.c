@@ -13,7 +13,7 @@
 #include <string.h>
 
 #define SUPPORTED "supported: gpt2, llama, mistral, qwen2, qwen3 and bert"
-#define CHECK     "remove it if it changes nothing; else use another model"
+#define CHECK     N_("remove it if it changes nothing; else use another model")
 
 #define LLAMA_MEMBERS                                                                                        \
     {"hidden_size", NULL}, {"intermediate_size", NULL}, {"num_hidden_layers", NULL},                         \
@@ -465,7 +465,7 @@ static int read_model(struct language_config *c, const struct type *type, const 
     if (json_is_object(json_object_get(root, "quantization_config")))
         return unsupported(err, c->type, "quantization_config of method",
                            text(json_object_get(root, "quantization_config"), "quant_method"));
-    snprintf(what, sizeof what, "config.json of a %s model", c->type);
+    snprintf(what, sizeof what, _("config.json of a %s model"), c->type);
     int code = json_members_check(root, type->members, config_every_class, what, CHECK, err);
     if (!code) code = read_sizes(c, type, root, err);
     if (!code) code = read_activation(c, root, err);

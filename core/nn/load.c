@@ -187,20 +187,22 @@ int tower_read(const struct tower *t, const struct weights *w, int index, float 
     return read_values(&t->parameters[index], &place, w, values, err);
 }
 
-/* Returns the tensor of an adapter, or of the head, which PEFT keeps under the name of timm's; -1: none. */
+/* Returns the tensor of an adapter, or of the head, which PEFT keeps under the name of timm's; -1: none. A
+ * state dict of the whole PeftModel has the adapter's name, "default", before the last word. */
 static int64_t find_adapter(const struct tower *t, const struct parameter *p, const struct weights *w)
 {
-    static const char *const begins[] = {"base_model.model.", ""};
-    const char *end = p->head ? strrchr(p->name, '.') : "";
+    static const char *const begins[] = {"base_model.model.", "base_model.model._orig_mod.", ""};
+    const char *end = strrchr(p->name, '.'), *prefix = p->head ? "" : family_prefix(t->model_shape.family);
+    int stem = (int)(end - p->name);
     int64_t at = -1;
     for (size_t i = 0; i < sizeof begins / sizeof *begins && at < 0; i++) {
-        char *name =
-                 xasprintf("%s%s%s", begins[i], p->head ? "" : family_prefix(t->model_shape.family), p->name),
-             *timm = xasprintf("%shead%s", begins[i], end);
-        at = weights_find(w, name);
-        if (at < 0 && p->head) at = weights_find(w, timm);
-        free(timm);
-        free(name);
+        char *names[] = {xasprintf("%s%s%s", begins[i], prefix, p->name),
+                         p->head ? xasprintf("%shead%s", begins[i], end)
+                                 : xasprintf("%s%s%.*s.default%s", begins[i], prefix, stem, p->name, end)};
+        for (int k = 0; k < 2; k++) {
+            if (at < 0) at = weights_find(w, names[k]);
+            free(names[k]);
+        }
     }
     return at;
 }

@@ -353,7 +353,7 @@ static bool is_of(const struct sidecar *b, const struct model_shape *g, char *wh
 /* Refuses a member that the class, or the library, does not have here. */
 static int check_members(enum sidecar_library library, const json_t *root, struct error *err)
 {
-    static const char hint[] = "remove it if it changes nothing; else use another model";
+    static const char hint[] = N_("remove it if it changes nothing; else use another model");
     const json_t *model = json_object_get(root, "model_cfg") ? json_object_get(root, "model_cfg") : root,
                  *vision =
                      json_object_get(model, library == SIDECAR_OPEN_CLIP ? "vision_cfg" : "vision_config");

@@ -267,6 +267,8 @@ bool metric_line_parse(struct metric_line *line, const char *text, size_t bytes)
         } else if (n == 5 && memcmp(name, "epoch", 5) == 0) {
             if (!whole(metric_number(value, end, &p), &line->epoch)) line->epoch = -1;
         }
+        const char *after;
+        line->no_loss |= n == 4 && memcmp(name, "loss", 4) == 0 && word(value, end, "null", &after);
         if (p == value && !(p = skip_value(value, end))) return false;
         if (n == 5 && memcmp(name, "cards", 5) == 0 && *value == '[') {
             line->cards_at = (size_t)(value - text);

@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 struct metric_line {
+    bool no_loss; /* null: a step without labels */
     int64_t step;
     int64_t epoch; /* -1: none */
     double loss, lr, grad_norm, images_per_s, step_ms, data_wait_ms, stream_wait_ms, offload_wait_ms, bubble;

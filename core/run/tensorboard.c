@@ -13,6 +13,7 @@
 #include "core/run/tensorboard.h"
 #include "core/base/file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -158,6 +159,66 @@ int tensorboard_open(struct tensorboard **out, const char *directory, int64_t ne
 fail:
     tensorboard_close(t);
     return code;
+}
+
+/* Returns the step of an Event with a summary; -1: it has none. */
+static int64_t event_step(const uint8_t *p, const uint8_t *end)
+{
+    int64_t step = -1;
+    bool summary = false;
+    while (p < end) {
+        unsigned key = *p++;
+        uint64_t value = 0;
+        int shift = 0;
+        if ((key & 7) == WIRE_64) {
+            if (end - p < 8) return -1;
+            p += 8;
+            continue;
+        }
+        if ((key & 7) != WIRE_VARINT && (key & 7) != WIRE_BYTES) return -1;
+        for (; p < end && shift < 63; shift += 7) {
+            value |= (uint64_t)(*p & 127) << shift;
+            if (*p++ < 128) break;
+        }
+        if (key == (2 << 3 | WIRE_VARINT)) step = value < INT64_MAX ? (int64_t)value : -1;
+        summary |= key == (5 << 3 | WIRE_BYTES);
+        if ((key & 7) == WIRE_BYTES && value > (uint64_t)(end - p)) return -1;
+        if ((key & 7) == WIRE_BYTES) p += value;
+    }
+    return summary ? step : -1;
+}
+
+/* Returns the last step of a file's complete records, or `last` if that is larger. */
+static int64_t file_last_step(const char *path, int64_t last)
+{
+    struct file_map map;
+    if (file_map_open(&map, path, NULL)) return last;
+    for (size_t at = 0; at + 16 <= map.bytes;) {
+        uint64_t bytes = 0;
+        for (int i = 0; i < 8; i++) bytes |= (uint64_t)map.data[at + (size_t)i] << 8 * i;
+        if (bytes > map.bytes - at - 16) break;
+        const uint8_t *event = map.data + at + 12;
+        int64_t step = event_step(event, event + bytes);
+        if (step > last) last = step;
+        at += 16 + bytes;
+    }
+    file_map_close(&map);
+    return last;
+}
+
+int64_t tensorboard_last_step(const char *directory)
+{
+    static const char begin[] = "events.out.tfevents.";
+    DIR *dir = opendir(directory);
+    int64_t last = 0;
+    for (const struct dirent *entry; dir && (entry = readdir(dir)) != NULL;) {
+        if (strncmp(entry->d_name, begin, sizeof begin - 1) != 0) continue;
+        char *path = path_join(directory, entry->d_name);
+        last = file_last_step(path, last);
+        free(path);
+    }
+    if (dir) closedir(dir);
+    return last;
 }
 
 int tensorboard_write(struct tensorboard *t, const struct scalars *s, struct error *err)

@@ -245,12 +245,23 @@ int train_check_labels(const struct config *c, struct error *err)
     return code;
 }
 
-void train_warn_warmup(const struct config *c, int64_t total)
+bool train_mostly_warmup(const struct config *c, int64_t images, struct error *note)
 {
-    int64_t steps = config_warmup(c, total);
-    if (total > 1 && steps > total / 2)
-        log_warn("%lld of %lld steps are warm-up (optim.warmup_steps): the learning rate peaks late",
-                 (long long)steps, (long long)total);
+    int64_t batch = c->train.global_batch > 0 ? c->train.global_batch : c->train.batch_size,
+            total = c->train.steps > 0 ? c->train.steps : c->train.epochs * (images / batch),
+            steps = config_warmup(c, total);
+    const char *key = c->optim.warmup_ratio > 0 ? "optim.warmup_ratio" : "optim.warmup_steps";
+    if (total < 2 || steps <= total / 2) return false;
+    error_set(note, EXIT_CONFIG, "leave it out for a tenth of the steps",
+              "%lld of %lld steps are warm-up (%s): the learning rate peaks late", (long long)steps,
+              (long long)total, key);
+    return true;
+}
+
+void train_warn_warmup(const struct config *c, int64_t images)
+{
+    struct error note = {0};
+    if (train_mostly_warmup(c, images, &note)) log_warn("%s; %s", note.what, note.hint);
 }
 
 int train_device_open(struct device **device, const struct config *c, bool limited, struct error *err)
@@ -414,7 +425,7 @@ int train_dry_run(struct config *c, struct error *err)
         options.list = &list;
         code = train_open_data(&data, c, NULL, &options, err);
     }
-    if (!code) code = train_open_validation(&val, c, data, NULL, 0, 1, true, c->train.batch_size, err);
+    if (!code) code = train_open_validation(&val, c, data, NULL, 0, 1, false, c->train.batch_size, err);
     image_list_free(&list);
     train_close_validation(&val);
     data_close(data);

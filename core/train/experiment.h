@@ -40,8 +40,11 @@ int train_check_classes(const struct config *config, const struct data *data, in
                         struct error *err);
 /* Checks classes and labels of data.root and data.val as a start does; without labels it does nothing. */
 int train_check_labels(const struct config *config, struct error *err);
-/* Warns if most of `total` steps are warm-up. */
-void train_warn_warmup(const struct config *config, int64_t total);
+/* Returns whether most of the steps are warm-up, and sets the note that says so. images: those, or samples,
+ * of an epoch; 0: unknown, unless train.steps is set. */
+bool train_mostly_warmup(const struct config *config, int64_t images, struct error *note);
+/* Logs it as a warning. */
+void train_warn_warmup(const struct config *config, int64_t images);
 /* Opens the device of an experiment: device.type, the first of device.cards, device.memory_limit (ignored
  * unless limited). */
 int train_device_open(struct device **device, const struct config *config, bool limited, struct error *err);

@@ -4,6 +4,7 @@
 #include "core/run/many_ranks.h"
 #include "core/run/memory.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -81,12 +82,15 @@ int metrics_cards(struct trainer *t, struct train_progress *p, json_t **cards, s
     return code;
 }
 
+/* null: a step without labels. */
+static json_t *real_or_null(double value) { return isfinite(value) ? json_real(value) : json_null(); }
+
 int metrics_write(struct run *run, const struct train_progress *p, json_t *cards, struct error *err)
 {
-    json_t *line = json_pack("{s:I, s:I, s:f}", "step", (json_int_t)p->step, "epoch", (json_int_t)p->epoch,
-                             "loss", p->loss);
+    json_t *line = json_pack("{s:I, s:I, s:o}", "step", (json_int_t)p->step, "epoch", (json_int_t)p->epoch,
+                             "loss", real_or_null(p->loss));
     for (int i = 0; i < OBJECTIVE_METRICS && p->metrics[i].name; i++)
-        json_object_set_new(line, p->metrics[i].name, json_real(p->metrics[i].value));
+        json_object_set_new(line, p->metrics[i].name, real_or_null(p->metrics[i].value));
     for (int i = 0; i <= OBJECTIVE_METRICS && p->evaluation[i].name; i++)
         json_object_set_new(line, p->evaluation[i].name, json_real(p->evaluation[i].value));
     json_t *more =

@@ -257,9 +257,8 @@ void trainer_clipping(const struct config *config, bool exact, bool twice, char 
             "block: each block by its share, as the configuration says; PyTorch's clip_grad_norm_ is exact");
     else if (release)
         mode =
-            _("previous: by the norm of the step before, for released gradients are gone before this step's "
-              "is known; exact, as PyTorch's clip_grad_norm_: optim.clip_mode=exact (a second backward "
-              "pass), optim.gradients=keep (their memory) or train.micro_batch");
+            _("previous: by the norm of the step before; exact with optim.clip_mode=exact (a second backward "
+              "pass), optim.gradients=keep or train.micro_batch");
     snprintf(text, size, "%s", mode);
 }
 
@@ -456,6 +455,13 @@ static double stages_waited(const struct trainer *t)
     return t->stages ? t->stages->waited + t->ranks.waited : 0;
 }
 
+/* Sets the figures of a step whose samples have no label: it has no loss, and changes nothing. */
+static void set_unknown(struct step_result *result)
+{
+    result->loss = NAN;
+    for (int i = 0; i < OBJECTIVE_METRICS; i++) result->metrics[i].value = NAN;
+}
+
 int trainer_step(struct trainer *t, int64_t step, double lr, const struct batch_source *source,
                  struct step_result *result, struct error *err)
 {
@@ -464,8 +470,10 @@ int trainer_step(struct trainer *t, int64_t step, double lr, const struct batch_
     double waited = stream_waited(t);
     int code = step_count_units(t, source, err);
     double stages = stages_waited(t);
+    bool empty = !code && t->objective->units && !(t->units > 0); /* on all ranks */
     t->step = step;
-    if (!code)
+    if (empty) set_unknown(result);
+    else if (!code)
         code = (t->dp ? dp_step : t->breadth ? breadth_step : step_alone)(t, step, lr, source, result, err);
     step_select(t, 0);
     if (t->lost.code) { /* the optimizer only knows that a reduction failed */
@@ -474,12 +482,12 @@ int trainer_step(struct trainer *t, int64_t step, double lr, const struct batch_
     }
     t->step = 0;
     if (!code) code = device_check(t->device, err);
-    t->previous_norm = result->grad_norm;
+    if (!empty) t->previous_norm = result->grad_norm;
     result->wide_groups = meopt_wide_groups(t->opt);
     result->offload_wait_ms = offload_waited(t) * 1e3;
     result->stage_wait_ms = t->stages ? (stages_waited(t) - stages) * 1e3 : -1;
     result->stream_wait_ms = waited < 0 ? -1 : (stream_waited(t) - waited) * 1e3;
-    if (code && t->sent.input) { /* prefetched, and not used */
+    if ((code || empty) && t->sent.input) { /* prefetched, and not used */
         t->device->streams->wait(t->device, NULL, t->arrived);
         t->sent.input = NULL;
     }

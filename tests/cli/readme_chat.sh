@@ -53,13 +53,16 @@ type() { # LINE: types it, and awaits that it ends with 0; q leaves the dashboar
 while read -r line <&3; do
     type "$line"
     case $line in
-    'meopt config set'*) type "meopt config set chat.yaml optim.lr=1.0e-2 train.epochs=20" ;;
+    'meopt config set'*)
+        [ "$(HF_HOME="$home/hf" "$MEOPT" config get chat.yaml optim.lr)" = 2.0e-4 ] || fail "the learning rate of adapters"
+        type "meopt config set chat.yaml optim.lr=1.0e-2 train.epochs=20" ;;
     'meopt train'*) wait_for 90 grep -qs '"state": *"done"' runs/chat/state.json || fail "the run does not finish" ;;
     'meopt generate'*) on_screen '^the light, 光。' || fail "the answer" ;;
     esac
 done 3<"$dir/lines"
 lines=$(grep -vc '^#' chat.yaml)
-[ "$lines" -le 6 ] || fail "chat.yaml has $lines lines: four of 'config new', two of lora.rank"
+[ "$lines" -le 7 ] || fail "chat.yaml has $lines lines: three of 'config new', two of lora.rank and of optim.lr"
+
 [ -s my-qwen3/model.safetensors ] && [ -s my-qwen3/tokenizer.json ] || fail "the merged model"
 find runs/chat -name 'adapter_model.safetensors' | grep -q . || fail "the adapter"
 # The merged model answers as the run does.

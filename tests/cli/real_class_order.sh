@@ -43,6 +43,7 @@ assert all(a[k] == b[k] for k in ("val_loss", "val_top1")), (a, b)' $kind.json o
     meopt 0 plan $kind.yaml
     grep -q config.json log || fail "plan $kind: the order is not reported: $(cat log)"
     meopt 10 train $kind.yaml --run-dir . --name $kind --no-dashboard --stop-after 2
+    [ "$(grep -c 'config.json: ' log)" = 2 ] || fail "$kind: the order of data.root and data.val: $(cat log)"
     meopt 0 train --resume $kind --no-dashboard
     meopt 0 export $kind --checkpoint last --format hf --out $kind-hf
     meopt 0 eval $kind --checkpoint last --json
@@ -82,6 +83,7 @@ mv train/horse train/zebra
 rm -r train/third
 sed -i 's/"zebra"/"LABEL_0"/; s/"ant"/"LABEL_1"/' dinov2/config.json
 meopt 0 eval image.yaml
+meopt 0 eval text.yaml data.class_order=sorted
 # A part of the classes is enough for an evaluation; a class that the classifier has not is refused.
 rm -r val/zebra
 meopt 0 eval image --json --per-class table.csv

@@ -18,3 +18,6 @@ mkdir "$work/models"
 # each member of config.json, and others that some class has, changed one at a time
 mkdir "$work/members"
 (cd "$work/members" && "$python" "$MEOPT_SOURCE/tests/tools/config_members.py") >"$work/out" 2>&1 || fail "$(grep -v Loading "$work/out" | tail -20)"
+# each causal language model of the library
+mkdir "$work/decoders"
+(cd "$work/decoders" && "$python" "$MEOPT_SOURCE/tests/tools/decoders.py") >"$work/out" 2>&1 || fail "$(tail -20 "$work/out")"

@@ -48,6 +48,9 @@ for cards in '' '--cards 4'; do
     grep -q "'data.val=$here/images'" out || fail "a path of this directory: $(grep data.val out)"
 done
 expect 2 "$MEOPT" sbatch eva_clip.yaml --gres dcu:4 --cards 2
+expect 0 "$MEOPT" sbatch eva_clip.yaml --qos high --constraint 'k100&ib' --exclude 'a[1-3],b4'
+for line in --qos=high '--constraint=k100&ib' '--exclude=a[1-3],b4'; do has "#SBATCH $line"; done
+expect 2 "$MEOPT" sbatch eva_clip.yaml --qos 'a&b'
 expect 0 "$MEOPT" sbatch eva_clip.yaml device.type=cpu
 ! grep -q 'gres' out || fail "a processor is no card"
 expect 0 "$MEOPT" sbatch eva_clip.yaml -o job.sh

@@ -3,7 +3,7 @@
 import errno, hashlib, json, os, pty, re, select, subprocess, time
 
 LEFT_OVER = re.compile(
-    r"(\.partial|\.trash|\.tmp|\.aside|\.new|\.old)(-\d+)?$|^\.[^.].*\.[A-Za-z0-9]{6}$|^\.meopt-fetch"
+    r"(\.partial|\.trash|\.tmp|\.aside|\.new|\.old)(-\w+)?$|^\.[^.].*\.[A-Za-z0-9]{6}$|^\.meopt-fetch"
 )
 
 # call: errors it is made to fail with. 0: a short read or write, "kill": SIGKILL there

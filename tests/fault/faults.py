@@ -20,7 +20,7 @@ def said_file(message, where, area):
     path = where.split(": ", 1)[-1].rstrip("/")
     if path == area and re.search(r" \.(:|$)", message, re.M):
         return True
-    names = [re.sub(r"^\.(.*)\.[A-Za-z0-9]{6}$", r"\1", n) for n in path.split("/")[-2:]]
+    names = [re.sub(r"^\.(.*?)(\.partial)?[.-][A-Za-z0-9]{6}$", r"\1", n) for n in path.split("/")[-2:]]
     return any(n and n in message for n in names)
 
 

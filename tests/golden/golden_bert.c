@@ -76,9 +76,16 @@ static void old_files_have_the_same_weights(void **state)
         rows[i] = (struct weights_row){.name = names[i], .dtype = DTYPE_F32, .ndim = t->ndim, .data = values};
         memcpy(rows[i].shape, t->shape, sizeof rows[i].shape);
     }
-    for (int i = 0; i < MORE; i++)
-        rows[count + i] = (struct weights_row){
-            .name = more[i], .dtype = DTYPE_F32, .ndim = 1, .shape = {2}, .data = rows[0].data};
+    for (int i = 0; i < MORE; i++) {
+        const char *of = strstr(more[i], "decoder.weight") ? "bert.embeddings.word_embeddings.weight"
+                         : strstr(more[i], "decoder.bias") ? "cls.predictions.bias"
+                                                           : NULL;
+        if (of) rows[count + i] = rows[weights_find(file, of)];
+        else
+            rows[count + i] =
+                (struct weights_row){.dtype = DTYPE_F32, .ndim = 1, .shape = {2}, .data = rows[0].data};
+        rows[count + i].name = more[i];
+    }
     if (weights_write_safetensors(path, rows, count + MORE, NULL, &err)) fail_msg("%s", err.what);
     subject_open(&s, "bert", &options);
     struct model_shape g = {.context = CONTEXT, .heads = 4};

@@ -34,6 +34,8 @@ unread() { # keys on stdin
         case $key in
         train.precision) # is what the towers' dtype is where they say nothing, and these are read
             [ "$("$MEOPT" config list "$MEOPT_SOURCE/configs/dinov2.yaml" train.precision=fp32 | grep -c '^model_[ts].dtype = fp32')" = 2 ] && continue ;;
+        optim.warmup_ratio) # is read with the steps
+            grep -q 'config_warmup(' "$dir/all" && continue ;;
         model_[ts].*) set -- "tower->${key#*.}" ;;
         data.* | data_s.*) set -- "images->${key#*.}" ;;
         *) set -- "$key" ;;

@@ -31,6 +31,8 @@ train one 0
 find . -name '*.merged.*' | grep . && fail "a temporary file stays"
 "$MEOPT" generate vit.yaml model.weight=merged lora.rank=0 lora.alpha=0 --prompt "the light" --count 20 >again 2>log || fail "generate of merged: $?"
 cmp text again || fail "the merged model writes another text"
+"$MEOPT" generate merged train.precision=fp32 device.type=cpu --prompt "the light" --max-new-tokens 20 >again 2>log || fail "generate of a model: $?"
+cmp text again || fail "the merged model alone writes another text"
 "$MEOPT" eval vit.yaml model.weight=merged lora.rank=0 lora.alpha=0 --json >merged.json 2>log || fail "eval of merged: exit $?"
 "$MEOPT" eval vit.yaml lora.adapter=one/adapter --json >adapter.json 2>log || fail "eval of the adapter: exit $?"
 "$MEOPT" eval vit.yaml model.weight=one/student.safetensors model.heads=4 lora.rank=0 lora.alpha=0 --json >file.json 2>log || fail "eval of the file: $?"
@@ -103,6 +105,20 @@ END
 cp one/adapter/adapter_config.json base/
 refused 7 adapter_config.json lora.rank=0 lora.alpha=0
 rm base/adapter_config.json
+# the names of a compiled model, and of the state dict of a whole PeftModel
+for change in 's/lora_[AB]/&.default/g' 's/base_model.model./&_orig_mod./g'; do
+    rm -rf renamed && cp -r one/adapter renamed
+    python3 - "$change" <<'END'
+import json, re, struct, sys
+file = open("one/adapter/adapter_model.safetensors", "rb").read()
+size = struct.unpack("<Q", file[:8])[0]
+_, find, put, _ = sys.argv[1].split("/")
+header = re.sub(find, lambda m: put.replace("&", m[0]), file[8 : 8 + size].decode()).encode()
+open("renamed/adapter_model.safetensors", "wb").write(struct.pack("<Q", len(header)) + header + file[8 + size :])
+END
+    "$MEOPT" eval vit.yaml lora.adapter=renamed --json >renamed.json 2>log || fail "$change: exit $? $(cat log)"
+    [ "$(grep val_loss adapter.json)" = "$(grep val_loss renamed.json)" ] || fail "$change: another loss"
+done
 # A module that PEFT trained as a whole (modules_to_save).
 python3 - <<'END'
 import json, struct

@@ -93,9 +93,23 @@ got=0
 test $got = 10 || fail "figures: exit $got"
 grep -q '^meopt_train_step{run="figures"} 8$' run.prom || fail "figures: no step 8"
 grep -q '^meopt_run_state{run="figures",state="stopped"} 1$' run.prom || fail "figures: no state"
+got=0
+"$MEOPT" train --resume runs/figures --stop-after 10 >out 2>figures.err || got=$?
+test $got = 10 || fail "figures: exit $got without --tensorboard"
 "$MEOPT" train --resume runs/figures --tensorboard --metrics-file run.prom >out 2>figures.err || fail "figures: resume"
 grep -q '^meopt_train_step{run="figures"} 12$' run.prom || fail "figures: no step 12"
 test "$(ls runs/figures/tensorboard/events.out.tfevents.* | wc -l)" = 2 || fail "figures: event files"
+python3 - <<'PYTHON' || fail "figures: steps of the event files" # those without --tensorboard were written later
+import glob, struct
+steps = []
+for file in sorted(glob.glob("runs/figures/tensorboard/events.out.tfevents.*")):
+    data, at = open(file, "rb").read(), 0
+    while at < len(data):
+        n = struct.unpack_from("<Q", data, at)[0]
+        event, at = data[at + 12:at + 12 + n], at + 16 + n
+        if event[9:10] == b"\x10" and event[11:12] == b"*": steps.append(event[10]) # step, then a summary
+assert steps == list(range(1, 13)), steps
+PYTHON
 
 # memory: a control group of its own, where we may make one; AddressSanitizer alone is larger than it
 bases="/sys/fs/cgroup/memory /sys/fs/cgroup"

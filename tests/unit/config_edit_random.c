@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <yaml.h>
 #include <cmocka.h>
 
@@ -247,9 +248,14 @@ static void check_meaning(const struct change *c)
     if (c->unset) return;
     struct error err = {0};
     struct config by_override, by_file;
-    char *override = xasprintf("%s=%s", c->edit.key, c->value);
-    if (config_load_text(&by_override, "/d/x.yaml", doc.text, doc.bytes, &override, 1, NULL) == 0) {
-        if (config_load_text(&by_file, "/d/x.yaml", c->after, c->after_bytes, NULL, 0, &err)) {
+    char *override = xasprintf("%s=%s", c->edit.key, c->value), here[512];
+    assert_non_null(getcwd(here, sizeof here)); /* where paths of overrides begin */
+    char *path = xasprintf("%s/x.yaml", here);
+    /* an override may settle two keys of the file that contradict each other, and an edit does not */
+    bool sound = config_load_text(&by_file, path, doc.text, doc.bytes, NULL, 0, NULL) == 0;
+    if (sound) config_free(&by_file);
+    if (sound && config_load_text(&by_override, path, doc.text, doc.bytes, &override, 1, NULL) == 0) {
+        if (config_load_text(&by_file, path, c->after, c->after_bytes, NULL, 0, &err)) {
             fprintf(stderr, "%s\n", err.what);
             show("does not load", c);
         }
@@ -261,6 +267,7 @@ static void check_meaning(const struct change *c)
         config_free(&by_file);
         seen.loaded++;
     }
+    free(path);
     free(override);
 }
 

@@ -92,7 +92,7 @@ static void values_have_types_and_ranges(void **state)
     assert_int_equal(config.optim.name, OPTIM_NAME_APADAM);
     assert_int_equal(config.optim.weights, OPTIM_WEIGHTS_BF16_8);
     assert_int_equal(config.device.memory_limit, 3LL << 29);
-    assert_string_equal(config.data.root, "/data/x/~other");
+    assert_string_equal(path_basename(config.data.root), "~other");
     config_free(&config);
     static const char *const bad[] = {
         "train: {batch_size: 0}",     "train: {batch_size: 1.5}",
@@ -260,6 +260,63 @@ static void shipped_files_load(void **state)
     }
 }
 
+static void the_warm_up_scales_with_the_run(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *override;
+        int64_t total, steps; /* -1: refused */
+    } rows[] = {
+        {"", NULL, 60, 6},
+        {"", NULL, 100000, 500},
+        {"", NULL, 3, 0},
+        {"optim: {warmup_steps: 500}", NULL, 60, 60},
+        {"optim: {warmup_steps: 0}", NULL, 60, 0},
+        {"optim: {warmup_ratio: 0.5}", NULL, 6000, 3000},
+        {"optim: {warmup_ratio: 0.5, warmup_steps: 5}", NULL, 60, -1},
+        {"optim: {warmup_ratio: 0.5}", "optim.warmup_steps=5", 60, 5},
+        {"optim: {warmup_steps: 5}", "optim.warmup_ratio=0.25", 60, 15},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *override = rows[i].override ? xstrdup(rows[i].override) : NULL;
+        int code = load_with(rows[i].text, &override, override != NULL);
+        assert_int_equal(code, rows[i].steps < 0 ? EXIT_CONFIG : 0);
+        if (!code) assert_int_equal(config_warmup(&config, rows[i].total), rows[i].steps);
+        free(override);
+        config_free(&config);
+    }
+}
+
+static void adapters_have_a_learning_rate_of_their_own(void **state)
+{
+    (void)state;
+    assert_int_equal(load("lora: {rank: 8}\ntrain: {objective: language}\n"), 0);
+    assert_true(config.optim.lr == 2e-4);
+    char *text = config_resolved_text(&config);
+    config_free(&config);
+    assert_int_equal(load(text), 0); /* a run's */
+    assert_true(config.optim.lr == 2e-4);
+    config_free(&config);
+    free(text);
+    assert_int_equal(load("lora: {rank: 8}\noptim: {lr: 2.0e-5}\ntrain: {objective: language}\n"), 0);
+    assert_true(config.optim.lr == 2e-5);
+    config_free(&config);
+}
+
+/* Paths of the file are relative to it, those of the command line to the working directory. */
+static void paths_are_relative_to_where_they_are_written(void **state)
+{
+    (void)state;
+    char here[512],
+        *overrides[] = {(char *)(uintptr_t) "data.val=images", (char *)(uintptr_t) "model_s.weight=/a.pt"};
+    assert_non_null(getcwd(here, sizeof here - 8));
+    assert_int_equal(load_with("data: {root: images}", overrides, 2), 0);
+    assert_string_equal(config.data.root, "/data/x/images");
+    assert_string_equal(config.data.val, strcat(here, "/images"));
+    assert_string_equal(config.model_s.weight, "/a.pt");
+    config_free(&config);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -274,6 +331,9 @@ int main(void)
         cmocka_unit_test(hostile_text_is_refused_at_once),
         cmocka_unit_test(the_resolved_file_loads_to_the_same_config),
         cmocka_unit_test(shipped_files_load),
+        cmocka_unit_test(the_warm_up_scales_with_the_run),
+        cmocka_unit_test(adapters_have_a_learning_rate_of_their_own),
+        cmocka_unit_test(paths_are_relative_to_where_they_are_written),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -39,7 +39,7 @@ static const struct wrong corpus[] = {
     {"batch_size: 4\n", 1, 1, "batch_size", "train.batch_size|'train:'"},
     {"optim.lr: 0.1\n", 1, 1, "optim.lr", "'optim:'|'lr:'"},
     {"zzzzzzzz: 1\n", 1, 1, "zzzzzzzz",
-     "model, model_t, model_s, loss, data, data_s, train, optim, device, dist, run"},
+     "model, model_t, model_s, loss, lora, data, data_s, train, optim, device, dist, run"},
     {"model:\n  weigth_t: a.pt\n", 2, 3, "model.weigth_t", "model.weight_t"},
     {"model:\n  weight: a.pt\n", 2, 3, "model.weight", "model_t|model_s|classify"},
     {"model_t:\n  weight_t: a.pt\n", 2, 3, "model_t.weight_t", "model_t.weight"},
