@@ -20,7 +20,7 @@ train: {batch_size: 4, steps: 1}
 device: {type: cpu}
 END
 cp "$MEOPT_SOURCE/tests/data/tokenizers/llama2.json" tokens/tokenizer.json
-echo '{"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": true, "add_eos_token": true}' >tokens/tokenizer_config.json
+echo '{"bos_token": "<s>", "eos_token": "</s>"}' >tokens/tokenizer_config.json
 head -c 3000 "$MEOPT_SOURCE/README.md" >text.txt
 head -c 3000 "$MEOPT_SOURCE/LICENSE" >stream.txt
 cat >bytes.yaml <<'END'
