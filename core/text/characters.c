@@ -14,6 +14,8 @@ void text_append(struct text_buffer *b, const char *bytes, size_t count)
     b->count += count;
 }
 
+void text_append_text(struct text_buffer *b, const char *text) { text_append(b, text, strlen(text)); }
+
 void text_free(struct text_buffer *b)
 {
     free(b->data);

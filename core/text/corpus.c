@@ -34,6 +34,7 @@ struct corpus {
     int ring;
     int64_t begun, taken, written; /* jobs */
     bool stops;
+    bool breaks[TEXT_BREAK_COUNT]; /* before which a document may be cut */
     pthread_mutex_t lock;
     pthread_cond_t work, done;
 };
@@ -247,16 +248,15 @@ static bool is_letter_before(const char *text, size_t at)
     return c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LO;
 }
 
-/* Returns where a document may be cut: after a letter, before a line break, a space, or a Chinese comma or
- * full stop; 0: nowhere. */
-static size_t find_cut(const char *text, size_t bytes)
+/* Returns where a document may be cut: after a letter and before a break; 0: nowhere. */
+static size_t find_cut(const struct corpus *c, const char *text, size_t bytes)
 {
-    static const char *const breaks[] = {"\n", " ", "\xE3\x80\x82", "\xEF\xBC\x8C"};
+    static const char *const breaks[] = TEXT_BREAKS;
     for (size_t from = JOB_BYTES; from < bytes && from < MOST_JOB; from += JOB_BYTES / 4)
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < TEXT_BREAK_COUNT; i++) {
             size_t n = strlen(breaks[i]), most = bytes - from < JOB_BYTES / 4 ? bytes - from : JOB_BYTES / 4;
-            for (const char *p = text + from; (p = memmem(p, (size_t)(text + from + most - p), breaks[i], n));
-                 p++) {
+            const char *p = c->breaks[i] ? text + from : NULL;
+            for (; p && (p = memmem(p, (size_t)(text + from + most - p), breaks[i], n)); p++) {
                 size_t at = (size_t)(p - text);
                 if (at + 4 <= bytes && is_letter_before(text, at)) return at;
             }
@@ -265,23 +265,23 @@ static size_t find_cut(const char *text, size_t bytes)
 }
 
 /* Returns the bytes of the next job; 0 with an error if a document is too long to be cut. */
-static size_t find_end(const char *text, size_t bytes, bool whole, bool paragraph, struct error *err)
+static size_t find_end(const struct corpus *c, const char *text, size_t bytes, bool whole, bool paragraph,
+                       struct error *err)
 {
     if (bytes <= JOB_BYTES) return bytes;
-    size_t cut = 0;
-    if (whole) cut = find_cut(text, bytes);
+    bool cuts = whole && (c->breaks[0] || c->breaks[1]);
+    size_t cut = whole ? find_cut(c, text, bytes) : 0;
     for (const char *p = whole ? NULL : memchr(text + JOB_BYTES, '\n', bytes - JOB_BYTES); p && !cut;
          p = memchr(p + 1, '\n', bytes - (size_t)(p + 1 - text))) {
         size_t at = (size_t)(p - text);
         if (!paragraph || text[at - 1] == '\n' || (text[at - 1] == '\r' && text[at - 2] == '\n'))
             cut = at + 1;
     }
-    if (!cut && whole && bytes <= MOST_JOB) cut = bytes;
-    if (!cut && !whole) cut = bytes;
+    if (!cut && (!cuts || bytes <= MOST_JOB)) cut = bytes;
     if (cut && cut <= MOST_LINE) return cut;
     error_set(err, EXIT_FAILED, "split it into lines, or give --documents",
-              whole ? N_("a word of the text is longer than %d MiB") : N_("a document is longer than %d MiB"),
-              (whole ? MOST_JOB : MOST_LINE) >> 20);
+              cuts ? N_("a word of the text is longer than %d MiB") : N_("a document is longer than %d MiB"),
+              (cuts ? MOST_JOB : MOST_LINE) >> 20);
     return 0;
 }
 
@@ -299,16 +299,17 @@ static size_t find_values_end(const struct job *j, size_t left, const char **bad
 }
 
 /* Fills the job that begins at `at`, without `inside`; returns its bytes, 0 with an error. */
-static size_t fill_job(const struct corpus_options *o, struct job *j, const struct file_map *map, size_t at,
+static size_t fill_job(const struct corpus *c, struct job *j, const struct file_map *map, size_t at,
                        const char *path, struct error *err)
 {
+    const struct corpus_options *o = c->o;
     bool text = j->container == CONTAINER_TEXT;
     const char *bad = NULL;
     size_t left = map->bytes - at;
     j->text = (const char *)map->data + at;
     j->bytes = j->container == CONTAINER_VALUES
                    ? find_values_end(j, left, &bad, err)
-                   : find_end(j->text, left, text && o->documents == DOCUMENT_FILE,
+                   : find_end(c, j->text, left, text && o->documents == DOCUMENT_FILE,
                               text && o->documents == DOCUMENT_PARAGRAPH, err);
     j->ends = j->bytes == left;
     if (!j->bytes) error_at(err, path, bad ? line_of(map, bad) : 0, 0);
@@ -349,7 +350,7 @@ static int encode_file(struct corpus *c, int64_t file, struct corpus_position fr
         j->array = array;
         j->first = at == mark;
         j->begins = !inside;
-        size_t n = fill_job(o, j, &map, at, path, err);
+        size_t n = fill_job(c, j, &map, at, path, err);
         if (!n) {
             code = err->code;
             break;
@@ -375,6 +376,7 @@ int corpus_encode(const struct corpus_options *o, struct error *err)
     pthread_t *threads = xcalloc((size_t)o->threads, sizeof *threads);
     int started = 0, code = 0;
     c.jobs = xcalloc((size_t)c.ring, sizeof *c.jobs);
+    tokenizer_breaks(o->tokenizer, c.breaks);
     pthread_mutex_init(&c.lock, NULL);
     pthread_cond_init(&c.work, NULL);
     pthread_cond_init(&c.done, NULL);

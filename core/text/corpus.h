@@ -4,8 +4,8 @@
  *   others    UTF-8 text. A document is a file, a line, or a paragraph (ends at an empty line)
  *
  * Files are mapped and cut into jobs of about 1 MiB, so memory is bounded. A document that is longer is cut
- * after a letter and before a line break or a space, where no known tokenizer joins characters. Tokens are
- * independent of the number of threads.
+ * where the tokenizer joins no characters (tokenizer_breaks); a tokenizer without such places encodes it as a
+ * whole. Tokens are independent of the number of threads.
  */
 #ifndef MEOPT_TEXT_CORPUS_H
 #define MEOPT_TEXT_CORPUS_H

@@ -37,12 +37,15 @@ static int add_special(struct tokenizer *t, json_t *o, const char *name, bool en
 static int read_template(struct tokenizer *t, json_t *o, struct error *err)
 {
     json_t *single = json_object_get(o, "single");
+    t->templated = true;
     size_t n = json_array_size(single), middle = n;
     int code = part_keys(o, "post_processor TemplateProcessing", "type single pair special_tokens", err);
+    size_t texts = 0;
     for (size_t i = 0; i < n; i++)
-        if (json_object_get(json_array_get(single, i), "Sequence")) middle = i;
-    if (!code && middle == n)
-        code = error_set(err, EXIT_INTEGRITY, NULL, "post_processor TemplateProcessing has no Sequence");
+        if (json_object_get(json_array_get(single, i), "Sequence")) middle = i, texts++;
+    if (!code && texts != 1)
+        code = error_set(err, EXIT_INTEGRITY, NULL,
+                         "post_processor TemplateProcessing has %zu texts ($A), expected 1", texts);
     for (size_t k = 0; k + 1 < n && !code; k++) { /* from the sequence to the left, then to the right */
         size_t i = k < middle ? middle - 1 - k : k + 1;
         json_t *special = json_object_get(json_array_get(single, i), "SpecialToken");
@@ -78,8 +81,16 @@ int processor_read(struct tokenizer *t, json_t *o, struct error *err)
     if (row == 1) return read_template(t, o, err);
     if (row < 4) return read_bert(t, o, err);
     code = part_keys(o, "post_processor Sequence", "type processors", err);
-    json_array_foreach(json_object_get(o, "processors"), i, item) if (!code) code =
-        processor_read(t, item, err);
+    json_array_foreach(json_object_get(o, "processors"), i, item)
+    {
+        const char *type = json_string_value(json_object_get(item, "type"));
+        bool adds = !type || strcmp(type, "ByteLevel") != 0;
+        if (!code && adds && t->templated) /* after a template the library has several texts */
+            code = error_set(err, EXIT_INTEGRITY, NULL,
+                             "post_processor Sequence: %.40s after TemplateProcessing is not supported",
+                             type ? type : "");
+        if (!code) code = processor_read(t, item, err);
+    }
     return code;
 }
 
@@ -101,7 +112,7 @@ static const struct {
             {STAGE_FALLBACK, "type"},
             {STAGE_FUSE, "type"},
             {STAGE_REPLACE, "type pattern content"},
-            {STAGE_STRIP, "type content start stop"},
+            {STAGE_STRIP, "type content start stop=0"},
             {STAGE_METASPACE, "type replacement prepend_scheme split add_prefix_space str_rep"},
             {STAGE_WORDPIECE, "type prefix cleanup"}};
 static const char *const names[] = {"ByteLevel", "ByteFallback", "Fuse",     "Replace", "Strip",
@@ -130,10 +141,6 @@ int decoder_read(struct tokenizer *t, json_t *o, struct error *err)
         (s->kind == STAGE_REPLACE || s->kind == STAGE_STRIP || s->kind == STAGE_WORDPIECE))
         code = error_set(err, EXIT_INTEGRITY, NULL, "%s has no content", part);
     s->start = (int64_t)json_integer_value(json_object_get(o, "start"));
-    s->stop = (int64_t)json_integer_value(json_object_get(o, "stop"));
-    if (!code && s->stop)
-        code = error_set(err, EXIT_INTEGRITY, NULL, "%s: stop %lld is not supported, expected 0", part,
-                         (long long)s->stop);
     if (!code && s->kind == STAGE_WORDPIECE) code = part_flag(o, part, "cleanup", true, &s->left, err);
     return code;
 }

@@ -23,7 +23,7 @@ static int read_bert(struct tokenizer *t, json_t *o, struct error *err)
     } rows[] = {{clean, STAGE_CLEAN},
                 {chinese, STAGE_CHINESE},
                 {strip, STAGE_NFD},
-                {strip, STAGE_STRIP_ACCENTS},
+                {strip, STAGE_STRIP_NONSPACING},
                 {lowercase, STAGE_LOWERCASE}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (rows[i].used && !stage_add(&t->normalizers, rows[i].kind, err)) return err->code;
@@ -138,7 +138,8 @@ static bool is_control(uint32_t p)
 {
     utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)p);
     return p != '\t' && p != '\n' && p != '\r' &&
-           (c == UTF8PROC_CATEGORY_CC || c == UTF8PROC_CATEGORY_CF || c == UTF8PROC_CATEGORY_CO);
+           (c == UTF8PROC_CATEGORY_CC || (c == UTF8PROC_CATEGORY_CF && !recent_like(p) && p != 0x8E2) ||
+            c == UTF8PROC_CATEGORY_CO);
 }
 
 static bool is_chinese(uint32_t p)
@@ -149,6 +150,16 @@ static bool is_chinese(uint32_t p)
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
         if (p >= ranges[i][0] && p <= ranges[i][1]) return true;
     return false;
+}
+
+/* Characters after version 9 of Unicode are no accents for tokenizers, and three were marks then alone. */
+static bool is_accent(enum stage_kind kind, uint32_t p)
+{
+    if (p == 0x1CF2 || p == 0x1CF3) return kind == STAGE_STRIP_ACCENTS;
+    if (p == 0x111C9) return false;
+    utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)p),
+                        last = kind == STAGE_STRIP_ACCENTS ? UTF8PROC_CATEGORY_ME : UTF8PROC_CATEGORY_MN;
+    return c >= UTF8PROC_CATEGORY_MN && c <= last && !recent_like(p);
 }
 
 /* Applies a stage that looks at one character at a time. */
@@ -163,8 +174,7 @@ static void each_character(enum stage_kind kind, const char *text, size_t bytes,
             else text_append_point(to, (uint32_t)utf8proc_tolower((utf8proc_int32_t)p));
             continue;
         }
-        if (kind == STAGE_STRIP_ACCENTS && utf8proc_category((utf8proc_int32_t)p) == UTF8PROC_CATEGORY_MN)
-            continue;
+        if ((kind == STAGE_STRIP_ACCENTS || kind == STAGE_STRIP_NONSPACING) && is_accent(kind, p)) continue;
         if (kind == STAGE_CLEAN && (p == 0 || p == 0xFFFD || is_control(p))) continue;
         if (chinese) text_append(to, " ", 1);
         if (kind == STAGE_CLEAN && point_is_space(p)) text_append(to, " ", 1);
@@ -178,14 +188,13 @@ static int replace(struct encoder *e, const struct stage *s, const char *text, s
 {
     struct text_buffer changed = {0};
     const char *known = pattern_text(s->pattern, text, bytes, &changed);
-    size_t at = 0, search = 0, begin, end;
-    int found = 0;
-    while (search <= bytes &&
-           (found = pattern_find(e, s->pattern, known, bytes, search, &begin, &end)) == 1) {
-        text_append(to, text + at, begin - at);
+    struct pattern_match m = {0};
+    size_t at = 0;
+    int found;
+    while ((found = pattern_find(e, s->pattern, known, bytes, &m)) == 1) {
+        text_append(to, text + at, m.begin - at);
         text_append(to, s->content, strlen(s->content));
-        at = end;
-        search = end > begin ? end : end < bytes ? end + utf8_length(text + end) : bytes + 1;
+        at = m.end;
     }
     text_append(to, text + at, bytes - at);
     text_free(&changed);

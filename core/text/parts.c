@@ -1,6 +1,6 @@
 /* Reading tokenizer.json: the file as a whole, and what its parts share. */
 #include "core/base/file.h"
-#include "core/base/json.h"
+#include "core/base/json_members.h"
 #include "core/text/text_internal.h"
 
 #include <stdlib.h>
@@ -26,19 +26,16 @@ int part_type(json_t *object, const char *part, const char *const *names, struct
 
 int part_keys(json_t *object, const char *part, const char *known, struct error *err)
 {
-    const char *key;
-    json_t *value;
-    char hint[320];
-    json_object_foreach(object, key, value)
-    {
-        size_t n = strlen(key);
-        const char *p = known;
-        while ((p = strstr(p, key)) != NULL && !((p == known || p[-1] == ' ') && (p[n] == ' ' || !p[n]))) p++;
-        if (p && n) continue;
-        snprintf(hint, sizeof hint, _("supported: %.300s"), known);
-        return error_set(err, EXIT_INTEGRITY, hint, "%s: key '%.60s' is not supported", part, key);
+    enum { MOST_KEYS = 16 };
+    struct json_member rows[MOST_KEYS + 1] = {0};
+    char *words = xstrdup(known), *rest = words, *word;
+    for (int n = 0; n < MOST_KEYS && (word = strsep(&rest, " ")) != NULL; n++) {
+        rows[n].name = strsep(&word, "=");
+        rows[n].accepts = word;
     }
-    return 0;
+    int code = json_members_check(object, rows, NULL, part, "use a tokenizer without it", err);
+    free(words);
+    return code ? err->code = EXIT_INTEGRITY : 0;
 }
 
 int part_flag(json_t *object, const char *part, const char *key, bool missing, bool *value, struct error *err)
@@ -85,6 +82,7 @@ static int read_parts(struct tokenizer *t, json_t *root, struct error *err)
     if (!json_is_object(root) || !json_is_object(json_object_get(root, "model")))
         return error_set(err, EXIT_INTEGRITY, "give the tokenizer.json of the model",
                          "is no tokenizer: no model");
+    /* truncation and padding are those of batches, and version says nothing */
     code =
         part_keys(root, "the tokenizer",
                   "version truncation padding added_tokens normalizer pre_tokenizer post_processor decoder "
@@ -106,7 +104,10 @@ int tokenizer_parse(struct tokenizer **tokenizer, const char *json, size_t bytes
     *tokenizer = NULL;
     json_t *root = json_parse(json, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
     if (!root) {
-        error_set(err, EXIT_INTEGRITY, "copy it again", "is not JSON: %.200s", why.text);
+        if (json_error_code(&why) == json_error_null_byte_in_key)
+            error_set(err, EXIT_INTEGRITY, "use a tokenizer without it",
+                      "a token has the character U+0000, which is not supported");
+        else error_set(err, EXIT_INTEGRITY, "copy it again", "is not JSON: %.200s", why.text);
         return error_at(err, "", why.line, why.column);
     }
     struct tokenizer *t = xcalloc(1, sizeof *t);
@@ -198,6 +199,16 @@ int32_t tokenizer_id(const struct tokenizer *t, const char *text)
 const char *tokenizer_text(const struct tokenizer *t, int32_t id)
 {
     return id >= 0 && id < t->count ? t->tokens[id].text : NULL;
+}
+bool tokenizer_has(const struct tokenizer *t, enum tokenizer_property property)
+{
+    bool lower = property == TOKENIZER_LOWERCASE;
+    const struct stages *stages = lower ? &t->normalizers : &t->splitters;
+    if (property == TOKENIZER_BYTES) return t->byte_level;
+    if (property == TOKENIZER_WORDPIECE) return t->wordpiece;
+    for (int i = 0; i < stages->count; i++)
+        if (stages->rows[i].kind == (lower ? STAGE_LOWERCASE : STAGE_PREFIX_SPACE)) return true;
+    return false;
 }
 const int32_t *tokenizer_added(const struct tokenizer *t, bool end, int *count)
 {

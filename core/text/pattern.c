@@ -4,8 +4,15 @@
 #include "core/text/text_internal.h"
 
 #include <stdlib.h>
+#include <strings.h>
 
 enum { MATCH_LIMIT = 10000000, HEAP_LIMIT_KIB = 65536, DEPTH_LIMIT = 10000 };
+
+#define WORD_MEMBERS                                                                                         \
+    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24b6}-\\x{24e9}"                                                   \
+    "\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}"
+#define WORD_ALONE "\\xb2\\xb3\\xb9\\xbc-\\xbe"
+#define WORD       "[" WORD_MEMBERS WORD_ALONE "]"
 
 static const struct {
     char letter;
@@ -14,30 +21,72 @@ static const struct {
     {'s',
      "\\x09-\\x0d\\x20\\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}",
      ""},
-    {'w',
-     "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24b6}-\\x{24e9}"
-     "\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}",
-     "\\xb2\\xb3\\xb9\\xbc-\\xbe"},
+    {'w', WORD_MEMBERS, WORD_ALONE},
     {'d', "\\p{Nd}", ""},
 };
 
-/* Appends the escape \c. Returns false for one with another meaning in PCRE2. */
-static bool append_escape(struct text_buffer *to, char c, bool in_class)
+#define BOUNDARY(is, not ) "(?:(?<=" WORD ")(?" is WORD ")|(?<!" WORD ")(?" not WORD "))"
+
+/* Appends \b or \B: between characters of \w, which has more of them than PCRE2's. */
+static bool append_boundary(struct text_buffer *to, char c)
 {
+    text_append_text(to, c == 'b' ? BOUNDARY("!", "=") : BOUNDARY("=", "!"));
+    return true;
+}
+
+/* Returns whether PCRE2 compiles the pattern. */
+static bool compiles(const char *pattern)
+{
+    int number;
+    PCRE2_SIZE at;
+    pcre2_code *code =
+        pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &number, &at, NULL);
+    pcre2_code_free(code);
+    return code != NULL;
+}
+
+/* Appends \p{NAME}, \P{NAME} or \p{^NAME}: of a category, or of a script (not of its extensions, which PCRE2
+ * takes without sc: since 10.40). Returns the bytes of {NAME}; 0: another property. */
+static size_t append_property(struct text_buffer *to, const char *p)
+{
+    const char *brace = p[1] == '{' ? p + 2 : NULL, *end = brace ? strchr(brace, '}') : NULL;
+    char name[40], script[64];
+    bool negated = brace && *brace == '^';
+    size_t length = end ? (size_t)(end - brace) - negated : 0;
+    if (!length || length >= sizeof name) return 0;
+    memcpy(name, brace + negated, length);
+    name[length] = 0;
+    snprintf(script, sizeof script, "\\p{sc:%s}", name);
+    bool scripts = compiles("\\p{sc:Han}"), is_script = scripts && compiles(script);
+    if (scripts && !is_script && length > 2 && strcasecmp(name, "any") != 0) return 0;
+    snprintf(script, sizeof script, "\\%c{%s%s%s}", *p, negated ? "^" : "", is_script ? "sc:" : "", name);
+    text_append_text(to, script);
+    return (size_t)(end - p);
+}
+
+/* Appends the escape at p, after its backslash. Returns its bytes; 0: it has another meaning in PCRE2. */
+static size_t append_escape(struct text_buffer *to, const char *p, bool in_class)
+{
+    char c = *p;
+    if (!in_class && (c == 'b' || c == 'B')) return append_boundary(to, c);
+    if ((c == 'p' || c == 'P') && p[1] == '{') {
+        size_t length = append_property(to, p);
+        return length ? length + 1 : 0;
+    }
     for (size_t i = 0; i < sizeof classes / sizeof *classes; i++) {
         bool negated = c == classes[i].letter - 'a' + 'A';
         if (c != classes[i].letter && !negated) continue;
-        if (negated && in_class) return false;
+        if (negated && in_class) return 0;
         if (!in_class) text_append(to, negated ? "[^" : "[", negated ? 2 : 1);
         text_append(to, classes[i].members, strlen(classes[i].members));
-        if (in_class) return true;
+        if (in_class) return 1;
         text_append(to, classes[i].alone, strlen(classes[i].alone));
         text_append(to, "]", 1);
-        return true;
+        return 1;
     }
-    if (strchr("hHRXONKCGyYQEgkzZ", c) && c) return false;
+    if (strchr("hHRXONKCGyYQEgkzZ", c) && c) return 0;
     text_append(to, (char[]){'\\', c}, 2);
-    return true;
+    return 1;
 }
 
 static int translate(struct text_buffer *to, const char *pattern, struct error *err)
@@ -58,10 +107,11 @@ static int translate(struct text_buffer *to, const char *pattern, struct error *
             text_append(to, "\\[", 2); /* a bracket within a class */
             continue;
         }
-        if (same || !p[1] || !append_escape(to, *++p, in_class))
+        size_t length = same || !p[1] ? 0 : append_escape(to, p + 1, in_class);
+        if (!length)
             return error_set(err, EXIT_INTEGRITY, "use a tokenizer without it",
-                             "the pattern '%.80s' has '%.2s', which is not supported", pattern,
-                             same ? p : p - 1);
+                             "the pattern '%.80s' has '%.20s', which is not supported", pattern, p);
+        p += length;
     }
     text_append(to, "", 1);
     return 0;
@@ -107,8 +157,9 @@ const char *pattern_text(const pcre2_code *code, const char *text, size_t bytes,
     return options & PCRE2_LITERAL ? text : recent_as_old(text, bytes, to);
 }
 
-int pattern_find(struct encoder *e, const pcre2_code *code, const char *text, size_t bytes, size_t from,
-                 size_t *begin, size_t *end)
+/* Finds a match at or after `from`: 1, 0 none, -1 error. */
+static int find(struct encoder *e, const pcre2_code *code, const char *text, size_t bytes, size_t from,
+                size_t *begin, size_t *end)
 {
     if (!e->match) {
         e->match = pcre2_match_data_create(1, NULL);
@@ -134,4 +185,18 @@ int pattern_find(struct encoder *e, const pcre2_code *code, const char *text, si
     *begin = pair[0];
     *end = pair[1];
     return 1;
+}
+
+int pattern_find(struct encoder *e, const pcre2_code *code, const char *text, size_t bytes,
+                 struct pattern_match *m)
+{
+    size_t end = m->end;
+    bool before = m->found;
+    for (size_t from = end; from <= bytes;) {
+        int found = find(e, code, text, bytes, from, &m->begin, &m->end);
+        m->found = found == 1;
+        if (!m->found || m->end > m->begin || !before || m->end != end) return found;
+        from += from < bytes ? utf8_length(text + from) : 1; /* not an empty one where the last one ended */
+    }
+    return m->found = false;
 }

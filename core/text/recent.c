@@ -164,8 +164,7 @@ static const struct {
 };
 enum { RECENT = sizeof recent / sizeof *recent };
 
-/* Returns the older character that stands for p, 0: p is not recent. */
-static uint32_t recent_like(uint32_t p)
+uint32_t recent_like(uint32_t p)
 {
     int from = 0, to = RECENT;
     while (from < to) {

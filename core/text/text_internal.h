@@ -36,8 +36,11 @@ static inline size_t utf8_length(const char *p)
     uint8_t first = (uint8_t)*p;
     return first < 0x80 ? 1 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
 }
+void text_append_text(struct text_buffer *buffer, const char *text);
 void text_append_point(struct text_buffer *buffer, uint32_t point);
 bool point_is_space(uint32_t point); /* White_Space */
+/* Returns the older character that stands for one after version 9 of Unicode, 0: p is not recent. */
+uint32_t recent_like(uint32_t p);
 /* Returns where the next character after version 9 of Unicode begins, or `bytes`; *like: an older one that
  * stands for it. */
 size_t recent_next(const char *text, size_t bytes, size_t from, uint32_t *like);
@@ -110,13 +113,14 @@ enum stage_kind {
     STAGE_NFKC,
     STAGE_NFKD,
     STAGE_LOWERCASE,
-    STAGE_STRIP_ACCENTS,
-    STAGE_PREPEND, /* content */
-    STAGE_REPLACE, /* pattern, content */
-    STAGE_STRIP,   /* left, right */
-    STAGE_CLEAN,   /* controls, and spaces to " " */
-    STAGE_CHINESE, /* spaces around Chinese characters */
-    STAGE_BYTES,   /* byte-level characters to bytes */
+    STAGE_STRIP_ACCENTS,    /* all marks */
+    STAGE_STRIP_NONSPACING, /* those of BertNormalizer */
+    STAGE_PREPEND,          /* content */
+    STAGE_REPLACE,          /* pattern, content */
+    STAGE_STRIP,            /* left, right */
+    STAGE_CLEAN,            /* controls, and spaces to " " */
+    STAGE_CHINESE,          /* spaces around Chinese characters */
+    STAGE_BYTES,            /* byte-level characters to bytes */
     STAGE_FALLBACK,
     STAGE_FUSE,
     STAGE_WORDPIECE
@@ -128,8 +132,10 @@ struct stage {
     enum split_behaviour behaviour;
     bool invert, left, right;
     int at;
-    int64_t start, stop; /* of a decoder's strip */
+    int64_t start; /* of a decoder's strip */
     char *content, *from;
+    /* STAGE_SPLIT: a match depends on no text before it, nor on what follows a letter; no piece has both */
+    bool local, splits_spaces, splits_commas;
 };
 struct stages {
     struct stage *rows;
@@ -153,13 +159,15 @@ struct tokenizer {
     struct stages normalizers, splitters, decoders;
     int32_t before[MOST_ADDED], after[MOST_ADDED];
     int before_count, after_count;
+    bool templated; /* by TemplateProcessing */
 };
 
 /* ---- reading: each function refuses what it does not know ---- */
 
 /* Returns the row of `names` (ends with NULL) that the object's "type" names; -1 with an error. */
 int part_type(json_t *object, const char *part, const char *const *names, struct error *err);
-/* Refuses keys that are not among the words of `known`. */
+/* Refuses members that are not among the words of `known`, and values that are not those after '='
+ * (json_members_check). */
 int part_keys(json_t *object, const char *part, const char *known, struct error *err);
 /* Reads a boolean that may be absent. */
 int part_flag(json_t *object, const char *part, const char *key, bool missing, bool *value,
@@ -225,9 +233,13 @@ struct encoder {
 
 /* Returns the text in which to look for the pattern, with the same positions: itself or *to. */
 const char *pattern_text(const pcre2_code *code, const char *text, size_t bytes, struct text_buffer *to);
-/* Finds the next match at or after `from`: 1, 0 none, -1 error. */
-int pattern_find(struct encoder *e, const pcre2_code *code, const char *text, size_t bytes, size_t from,
-                 size_t *begin, size_t *end);
+struct pattern_match {
+    size_t begin, end;
+    bool found; /* begin and end are those of a match; before the first one all are 0 */
+};
+/* Finds the next match after m, as Oniguruma's iterator does: 1, 0 none, -1 error. */
+int pattern_find(struct encoder *e, const pcre2_code *code, const char *text, size_t bytes,
+                 struct pattern_match *m);
 /* Normalizes to *out, which the encoder or the caller owns. */
 int normalize(struct encoder *e, const char *text, size_t bytes, const char **out, size_t *out_bytes);
 /* Splits a text by the stages from `stage` on, and encodes its words. */

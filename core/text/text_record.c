@@ -1,7 +1,7 @@
 /* Records of .jsonl: see text_record.h. */
 #include "core/text/text_record.h"
 #include "core/base/file.h"
-#include "core/base/json.h"
+#include "core/base/json_members.h"
 #include "core/text/text_internal.h"
 
 #include <stdlib.h>
@@ -183,6 +183,38 @@ static int read_learnt(struct turn *t, json_t *message, size_t i, struct error *
     return 0;
 }
 
+#define NONE "null|false|[]|{}|\"\""
+
+/* A message: what else it has would be written by no template, or changes what is learnt. */
+static const struct json_member message_members[] = {
+    {"role", NULL},       {"content", NULL},      {"reasoning_content", NULL},
+    {"weight", NULL},     {"train", NULL},        {"name", NULL},
+    {"id", NULL}, /* no template of chat_templates writes them */
+    {"tool_calls", NONE}, {"tool_call_id", NONE}, {"function_call", NONE},
+    {"refusal", NONE},    {"audio", NONE},        {0}};
+
+/* A record of messages, or of prompt and completion: what else it has is where it comes from (id, source),
+ * which no training learns; but not these. */
+static const struct json_member record_members[] = {
+    {"tools", NONE},    {"functions", NONE}, {"documents", NONE}, {"system", NONE}, {"history", NONE},
+    {"images", NONE},   {"image", NONE},     {"videos", NONE},    {"audios", NONE}, {"chosen", NONE},
+    {"rejected", NONE}, {"weight", "1"},     {"train", "true"},   {"*", NULL},      {0}};
+static const struct json_member template_arguments[] = {
+    {"enable_thinking", NULL}, /* of a question that is asked: no template writes it into a conversation */
+    {"tools", NONE},
+    {"add_generation_prompt", "false"},
+    {0}};
+
+static int check_record(const json_t *root, struct error *err)
+{
+    int code = json_members_check(root, record_members, NULL, "record",
+                                  "write it into the texts, or remove it", err);
+    if (!code)
+        code = json_members_check(json_object_get(root, "chat_template_kwargs"), template_arguments, NULL,
+                                  "chat_template_kwargs", "remove it from the record", err);
+    return code ? err->code = EXIT_FAILED : 0;
+}
+
 static int read_message(struct text_record *r, const struct chat_template *c, json_t *messages, size_t i,
                         size_t question, struct error *err)
 {
@@ -201,9 +233,13 @@ static int read_message(struct text_record *r, const struct chat_template *c, js
     if (role == 3)
         return error_set(err, EXIT_FAILED, "supported: system, user, assistant",
                          "message %zu has the role '%.40s'", i, t.role ? t.role : "");
-    if (!t.content || json_array_size(json_object_get(message, "tool_calls")))
-        return error_set(err, EXIT_FAILED, "write the message as text",
-                         "message %zu: content is no string, or it has tool_calls", i);
+    char what[32];
+    snprintf(what, sizeof what, "message %zu", i);
+    if (json_members_check(message, message_members, NULL, what, "write it into content, or remove it", err))
+        return err->code = EXIT_FAILED;
+    if (!t.content)
+        return error_set(err, EXIT_FAILED, "write the message as text", "message %zu: content is no string",
+                         i);
     if (role == 0 && i && c->strict)
         return error_set(err, EXIT_FAILED, "begin the conversation with it",
                          "message %zu is the system's, which template %s permits first only", i, c->name);
@@ -285,11 +321,14 @@ int text_record_read(struct text_record *r, const char *line, size_t bytes,
     else if (label) {
         add_span(r, json_string_value(text), json_string_length(text), true);
         code = read_class(r, root, label, err);
-    } else if (json_is_array(messages)) code = read_messages(r, options, messages, err);
-    else if (json_is_string(prompt) && json_is_string(completion)) {
+    } else if (json_is_array(messages)) {
+        code = check_record(root, err);
+        if (!code) code = read_messages(r, options, messages, err);
+    } else if (json_is_string(prompt) && json_is_string(completion)) {
         add_span(r, json_string_value(prompt), json_string_length(prompt), false);
         add_span(r, json_string_value(completion), json_string_length(completion), true);
-        if (!json_string_length(completion))
+        code = check_record(root, err);
+        if (!code && !json_string_length(completion))
             code =
                 error_set(err, EXIT_FAILED, "remove the record", "the completion is empty: nothing to learn");
     } else if (json_is_string(text)) add_span(r, json_string_value(text), json_string_length(text), true);

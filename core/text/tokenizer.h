@@ -55,6 +55,19 @@ const char *tokenizer_text(const struct tokenizer *tokenizer, int32_t id);
 /* Returns the tokens that the post-processor adds before (end false) or after a text. */
 const int32_t *tokenizer_added(const struct tokenizer *tokenizer, bool end, int *count);
 
+/* Returns whether a tokenizer has a property. */
+enum tokenizer_property { TOKENIZER_BYTES, TOKENIZER_PREFIX_SPACE, TOKENIZER_WORDPIECE, TOKENIZER_LOWERCASE };
+bool tokenizer_has(const struct tokenizer *tokenizer, enum tokenizer_property property);
+
+/* Places where a text can be encoded in parts: after a letter and before one of these. */
+#define TEXT_BREAKS                                                                                          \
+    {                                                                                                        \
+        "\n", " ", "\xE3\x80\x82", "\xEF\xBC\x8C"                                                            \
+    }
+enum { TEXT_BREAK_COUNT = 4 };
+/* Sets which breaks are such places. */
+void tokenizer_breaks(const struct tokenizer *tokenizer, bool usable[TEXT_BREAK_COUNT]);
+
 /* Appends the bytes that a token stands for. first: it is the first of a text. Numbers that are no token, and
  * special tokens unless `special`, add nothing. */
 void tokenizer_decode(const struct tokenizer *tokenizer, int32_t id, bool first, bool special,

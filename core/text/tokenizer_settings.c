@@ -1,7 +1,7 @@
 /* The files next to a tokenizer.json: see tokenizer_settings.h. */
 #include "core/text/tokenizer_settings.h"
 #include "core/base/file.h"
-#include "core/base/json.h"
+#include "core/base/json_members.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -9,8 +9,163 @@
 
 enum { MOST_SETTINGS = 16 << 20 };
 
-/* Reads a JSON object of the directory; *root NULL: the file is absent. */
-static int read_object(json_t **root, const char *directory, const char *name, struct error *err)
+#define ANY(name)                                                                                            \
+    {                                                                                                        \
+        name, NULL                                                                                           \
+    }
+#define NONE(name)                                                                                           \
+    {                                                                                                        \
+        name, "null|false|[]|{}"                                                                             \
+    }
+
+/* tokenizer_config.json: what transformers' AutoTokenizer makes of it. */
+static const struct json_member config_members[] = {
+    /* read here, and compared with tokenizer.json */
+    ANY("chat_template"),
+    ANY("eos_token"),
+    ANY("bos_token"),
+    ANY("add_bos_token"),
+    ANY("add_eos_token"),
+    ANY("add_prefix_space"),
+    ANY("do_lower_case"),
+    ANY("added_tokens_decoder"),
+    /* special tokens, which must be tokens of tokenizer.json */
+    ANY("unk_token"),
+    ANY("pad_token"),
+    ANY("sep_token"),
+    ANY("cls_token"),
+    ANY("mask_token"),
+    ANY("additional_special_tokens"),
+    ANY("extra_special_tokens"),
+    ANY("model_specific_special_tokens"),
+    /* they would change the tokens */
+    NONE("split_special_tokens"),
+    NONE("fix_mistral_regex"),
+    NONE("never_split"),
+    NONE("sanitize_control_tokens"),
+    /* of tokenizer.json for the classes that have them: normalizer, model */
+    ANY("strip_accents"),
+    ANY("tokenize_chinese_chars"),
+    ANY("do_basic_tokenize"),
+    ANY("legacy"),
+    ANY("remove_space"),
+    ANY("sp_model_kwargs"),
+    ANY("wordpieces_prefix"),
+    ANY("add_dummy_prefix_space"),
+    ANY("trim_offsets"),
+    /* of batches and cut texts: meopt cuts samples by model.context */
+    ANY("model_max_length"),
+    ANY("max_length"),
+    ANY("max_len"),
+    ANY("stride"),
+    ANY("truncation*"),
+    ANY("padding*"),
+    ANY("pad_token_type_id"),
+    ANY("pad_to_multiple_of"),
+    ANY("model_input_names"),
+    ANY("return_token_type_ids"),
+    /* of decoding by transformers: meopt shows the text of the tokens */
+    ANY("clean_up_tokenization*"),
+    ANY("spaces_between_special_tokens"),
+    ANY("errors"),
+    ANY("decode_with_prefix_space"),
+    /* of the older form of Llama's templates, of tools and of other modalities: no text has them */
+    ANY("use_default_system_prompt"),
+    ANY("response_schema"),
+    ANY("image_*"),
+    ANY("video_*"),
+    ANY("audio_*"),
+    ANY("vision_*"),
+    ANY("boi_token"),
+    ANY("eoi_token"),
+    ANY("boa_token"),
+    ANY("eoa_token"),
+    ANY("processor_class"),
+    /* where the files come from and which class reads them */
+    ANY("tokenizer_class"),
+    ANY("tokenizer_type"),
+    ANY("tokenizer_file"),
+    ANY("vocab_file"),
+    ANY("merges_file"),
+    ANY("special_tokens_map_file"),
+    ANY("name_or_path"),
+    ANY("auto_map"),
+    ANY("backend"),
+    ANY("is_local"),
+    ANY("from_slow"),
+    ANY("use_fast"),
+    ANY("local_files_only"),
+    ANY("trust_remote_code"),
+    ANY("device_map"),
+    ANY("transformers_version"),
+    ANY("vocab_size"),
+    ANY("_*"),
+    {0}};
+
+/* generation_config.json: the answer ends at eos_token_id; meopt generate chooses tokens by its own options,
+ * and without what would forbid or force some. */
+static const struct json_member generation_members[] = {ANY("eos_token_id"),
+                                                        ANY("bos_token_id"),
+                                                        ANY("pad_token_id"),
+                                                        ANY("decoder_start_token_id"),
+                                                        ANY("do_sample"),
+                                                        ANY("temperature"),
+                                                        ANY("top_*"),
+                                                        ANY("min_p"),
+                                                        ANY("typical_p"),
+                                                        ANY("epsilon_cutoff"),
+                                                        ANY("eta_cutoff"),
+                                                        ANY("penalty_alpha"),
+                                                        ANY("repetition_penalty"),
+                                                        ANY("length_penalty"),
+                                                        ANY("num_*"),
+                                                        ANY("diversity_penalty"),
+                                                        ANY("early_stopping"),
+                                                        ANY("max_*"),
+                                                        ANY("min_*"),
+                                                        ANY("output_*"),
+                                                        ANY("return_*"),
+                                                        ANY("use_*"),
+                                                        ANY("cache_*"),
+                                                        ANY("compile_config"),
+                                                        ANY("disable_compile"),
+                                                        ANY("continuous_batching_config"),
+                                                        ANY("assistant_*"),
+                                                        ANY("is_assistant"),
+                                                        ANY("target_lookbehind"),
+                                                        ANY("prompt_lookup_num_tokens"),
+                                                        ANY("prefill_chunk_size"),
+                                                        ANY("low_memory"),
+                                                        ANY("speculation_type"),
+                                                        ANY("dola_layers"),
+                                                        ANY("renormalize_logits"),
+                                                        ANY("remove_invalid_values"),
+                                                        ANY("token_healing"),
+                                                        ANY("transformers_version"),
+                                                        ANY("trust_remote_code"),
+                                                        ANY("chat_format"),
+                                                        ANY("_*"),
+                                                        NONE("bad_words_ids"),
+                                                        NONE("begin_suppress_tokens"),
+                                                        NONE("suppress_tokens"),
+                                                        NONE("constraints"),
+                                                        NONE("force_words_ids"),
+                                                        NONE("forced_bos_token_id"),
+                                                        NONE("forced_eos_token_id"),
+                                                        NONE("sequence_bias"),
+                                                        NONE("stop_strings"),
+                                                        NONE("watermarking_config"),
+                                                        NONE("exponential_decay_length_penalty"),
+                                                        {"no_repeat_ngram_size", "0"},
+                                                        {"encoder_no_repeat_ngram_size", "0"},
+                                                        {"encoder_repetition_penalty", "1"},
+                                                        {"guidance_scale", "1"},
+                                                        {0}};
+
+/* Reads a JSON object of the directory, and refuses members that are not in the table; *root NULL: the file
+ * is absent. */
+static int read_object(json_t **root, const char *directory, const char *name,
+                       const struct json_member *members, struct error *err)
 {
     char *path = path_join(directory, name);
     int code = 0;
@@ -18,6 +173,9 @@ static int read_object(json_t **root, const char *directory, const char *name, s
     if (!file_absent(path)) {
         *root = json_read(path, MOST_SETTINGS, err);
         if (!*root) code = err->code;
+        if (!code &&
+            (code = json_members_check(*root, members, NULL, name, "remove it if it changes no token", err)))
+            error_at(err, path, 0, 0);
     }
     free(path);
     return code;
@@ -101,6 +259,83 @@ static const char *special_text(json_t *config, const char *key)
     return json_string_value(json_is_object(token) ? json_object_get(token, "content") : token);
 }
 
+/* ---- what two files say must be the same ---- */
+
+static int contradiction(const char *key, const char *value, const char *other, struct error *err)
+{
+    return error_set(err, EXIT_CONFIG, "transformers' save_pretrained writes both files alike",
+                     "tokenizer_config.json: %s is %s, but tokenizer.json %s", key, value, _(other));
+}
+
+static int check_flag(json_t *config, const char *key, bool found, const char *yes, const char *no,
+                      struct error *err)
+{
+    json_t *value = json_object_get(config, key);
+    if (!json_is_boolean(value) || json_is_true(value) == found) return 0;
+    return contradiction(key, json_is_true(value) ? "true" : "false", found ? yes : no, err);
+}
+
+/* Checks that a special token, or each of a list, is one of the tokenizer. */
+static int check_special(json_t *value, const char *key, const struct tokenizer *t, struct error *err)
+{
+    json_t *item, *content = json_is_object(value) ? json_object_get(value, "content") : value;
+    const char *text = json_string_value(content);
+    size_t i;
+    int code = 0;
+    if (json_is_array(value))
+        json_array_foreach(value, i, item) if (!code) code = check_special(item, key, t, err);
+    if (!text || !*text || tokenizer_id(t, text) >= 0) return code;
+    return error_set(err, EXIT_CONFIG, "transformers' save_pretrained writes both files alike",
+                     "tokenizer_config.json: %s '%.60s' is no token of tokenizer.json", key, text);
+}
+
+/* Checks that the added tokens are those of tokenizer.json. */
+static int check_added(json_t *tokens, const struct tokenizer *t, struct error *err)
+{
+    const char *id;
+    json_t *token;
+    json_object_foreach(tokens, id, token)
+    {
+        const char *text = json_string_value(json_object_get(token, "content")),
+                   *there = tokenizer_text(t, (int32_t)strtol(id, NULL, 10));
+        if (!text || (there && strcmp(there, text) == 0)) continue;
+        return error_set(err, EXIT_CONFIG, "transformers' save_pretrained writes both files alike",
+                         "tokenizer_config.json: added token %.20s is '%.60s', in tokenizer.json '%.60s'", id,
+                         text, there ? there : "");
+    }
+    return 0;
+}
+
+static int check_config(json_t *config, const struct tokenizer *t, struct error *err)
+{
+    static const char *const special[] = {
+        "eos_token",           "bos_token", "unk_token",  "pad_token",
+        "sep_token",           "cls_token", "mask_token", "additional_special_tokens",
+        "extra_special_tokens"};
+    int begins, ends, code = 0;
+    (void)tokenizer_added(t, false, &begins);
+    (void)tokenizer_added(t, true, &ends);
+    for (size_t i = 0; i < sizeof special / sizeof *special && !code; i++)
+        code = check_special(json_object_get(config, special[i]), special[i], t, err);
+    if (!code) code = check_added(json_object_get(config, "added_tokens_decoder"), t, err);
+    if (!code && json_is_true(json_object_get(config, "add_bos_token")) &&
+        !json_object_get(config, "bos_token"))
+        return 0;
+    if (!code)
+        code = check_flag(config, "add_bos_token", begins > 0, N_("begins texts with a token"),
+                          N_("begins texts with none"), err);
+    if (!code)
+        code = check_flag(config, "add_eos_token", ends > 0, N_("ends texts with a token"),
+                          N_("ends texts with none"), err);
+    if (!code && tokenizer_has(t, TOKENIZER_BYTES))
+        code = check_flag(config, "add_prefix_space", tokenizer_has(t, TOKENIZER_PREFIX_SPACE),
+                          N_("begins texts with a space"), N_("begins texts with none"), err);
+    if (!code && tokenizer_has(t, TOKENIZER_WORDPIECE))
+        code = check_flag(config, "do_lower_case", tokenizer_has(t, TOKENIZER_LOWERCASE),
+                          N_("has lower case"), N_("has no lower case"), err);
+    return code;
+}
+
 static void read_ends(struct tokenizer_settings *s, json_t *config, json_t *generation,
                       const struct tokenizer *tokenizer)
 {
@@ -121,8 +356,9 @@ int tokenizer_settings_read(struct tokenizer_settings *s, const char *path, cons
     json_t *config = NULL, *generation = NULL;
     *s = (struct tokenizer_settings){.end = -1};
     int code = directory ? 0 : err->code;
-    if (!code) code = read_object(&config, directory, "tokenizer_config.json", err);
-    if (!code) code = read_object(&generation, directory, "generation_config.json", err);
+    if (!code) code = read_object(&config, directory, "tokenizer_config.json", config_members, err);
+    if (!code) code = check_config(config, tokenizer, err);
+    if (!code) code = read_object(&generation, directory, "generation_config.json", generation_members, err);
     if (!code) code = read_jinja(&jinja, &file, directory, config, err);
     if (special_text(config, "bos_token")) s->bos = xstrdup(special_text(config, "bos_token"));
     if (!code) code = choose_template(s, jinja, file, name, tokenizer, err);

@@ -203,19 +203,11 @@ static int read_unknown(struct tokenizer *t, json_t *object, const char *missing
 
 static int read_bpe(struct tokenizer *t, json_t *object, struct error *err)
 {
-    static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
-    int code = part_keys(object, "model BPE",
-                         "type dropout unk_token continuing_subword_prefix end_of_word_suffix fuse_unk "
-                         "byte_fallback ignore_merges vocab merges",
-                         err);
-    for (int i = 0; i < 2 && !code; i++) {
-        const char *affix = json_string_value(json_object_get(object, affixes[i]));
-        if (affix && *affix)
-            code = error_set(err, EXIT_INTEGRITY, NULL,
-                             "model BPE: %s '%.20s' is not supported, expected none", affixes[i], affix);
-    }
-    if (!code && json_number_value(json_object_get(object, "dropout")) != 0)
-        code = error_set(err, EXIT_INTEGRITY, "set it to null", "model BPE: dropout is not supported");
+    int code =
+        part_keys(object, "model BPE",
+                  "type dropout=0 unk_token continuing_subword_prefix=\"\" end_of_word_suffix=\"\" fuse_unk "
+                  "byte_fallback ignore_merges vocab merges",
+                  err);
     if (!code) code = part_flag(object, "model BPE", "fuse_unk", false, &t->fuse_unknown, err);
     if (!code) code = part_flag(object, "model BPE", "byte_fallback", false, &t->byte_fallback, err);
     if (!code) code = part_flag(object, "model BPE", "ignore_merges", false, &t->ignore_merges, err);

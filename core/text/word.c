@@ -59,18 +59,20 @@ static int32_t first_symbols(struct encoder *e, const char *word, size_t bytes)
 {
     const struct tokenizer *t = e->t;
     int32_t count = 0;
-    bool unknown = false;
+    bool waits = false; /* an unknown token, which is written before the next known one, but after bytes */
     for (size_t i = 0, n; i < bytes; i += n) {
         n = t->byte_level ? 1 : utf8_length(word + i);
         int32_t id = t->byte_level ? t->byte_ids[(uint8_t)word[i]] : token_find(t, &t->by_bytes, word + i, n);
         bool all = id < 0 && t->byte_fallback;
         for (size_t k = 0; k < n && all; k++) all = t->byte_ids[(uint8_t)word[i + k]] >= 0;
+        bool unknown = id < 0 && !all && t->unknown >= 0;
+        if (waits && (id >= 0 || (unknown && !t->fuse_unknown)))
+            add_symbol(e, &count, t->unknown), waits = false;
         if (id >= 0) add_symbol(e, &count, id);
         for (size_t k = 0; k < n && all; k++) add_symbol(e, &count, t->byte_ids[(uint8_t)word[i + k]]);
-        if (id < 0 && !all && t->unknown >= 0 && !(unknown && t->fuse_unknown))
-            add_symbol(e, &count, t->unknown);
-        unknown = id < 0 && !all;
+        waits |= unknown;
     }
+    if (waits) add_symbol(e, &count, t->unknown);
     if (count) e->symbols[count - 1].next = -1;
     return count;
 }

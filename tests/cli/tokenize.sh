@@ -67,6 +67,32 @@ assert [len(read(d)) for d in ("file", "line", "paragraph")] == [1, 4, 2]
 assert all(d[-1] == 2 and d.count(2) == 1 for k in ("file", "line", "paragraph") for d in read(k))
 assert [len(read("one-" + d)) for d in ("file", "line", "paragraph")] == [3, 60008, 8573 + 4]
 PYTHON
+# A long text has the tokens that it has as one record, also where the tokenizer joins a letter and what follows it, or changes the ends of a text.
+python3 - "$tokenizers/qwen.json" <<'PYTHON'
+import json, sys
+text = open("big.txt", encoding="utf-8").read()[:2500000]
+open("long.txt", "w", encoding="utf-8").write(text)
+open("long.jsonl", "w", encoding="utf-8").write(json.dumps({"text": text}) + "\n")
+level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+split = lambda pattern: {"type": "Sequence", "pretokenizers": [
+    {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}, level]}
+for name, change in {"published": {}, "lines": {"pre_tokenizer": split("\n+")}, "ends": {"pre_tokenizer": split("$")}, "words": {"pre_tokenizer": split("\\w+\\s")},
+                     "strip": {"normalizer": {"type": "Strip", "strip_left": True, "strip_right": True}},
+                     "spaces": {"normalizer": {"type": "Replace", "pattern": {"Regex": "\\s+"}, "content": " "}}}.items():
+    form = dict(json.load(open(sys.argv[1], encoding="utf-8")), **change)
+    if name in ("lines", "ends", "words"):
+        for joined, left, right in (("tĠ", "t", "Ġ"), ("eĊ", "e", "Ċ")):
+            form["model"]["vocab"][joined] = max(max(form["model"]["vocab"].values()), *(t["id"] for t in form["added_tokens"])) + 1
+            form["model"]["merges"].append([left, right] if isinstance(form["model"]["merges"][0], list) else left + " " + right)
+    json.dump(form, open("long-%s.json" % name, "w", encoding="utf-8"))
+PYTHON
+for name in published lines ends words strip spaces; do
+    for file in long.txt long.jsonl; do
+        "$MEOPT" tokenize $file --tokenizer "long-$name.json" -o "$file-$name" >out || fail "long: $name"
+    done
+    cmp "long.txt-$name.bin" "long.jsonl-$name.bin" || fail "a long text: $name"
+done
+rm -f long.*
 # Conversations: the text of the template, and labels on the assistant's turns alone, also when stopped in between.
 mkdir chat
 cp "$tokenizers/qwen.json" chat/tokenizer.json
@@ -209,6 +235,40 @@ for wrong in 'weight 0.5' 'weight "1"' 'train 1'; do
     printf '{"messages": [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A", "%s": %s}]}\n' "${wrong% *}" "${wrong#* }" >wrong.jsonl
     refused 1 "wrong.jsonl:1.*${wrong% *}" wrong.jsonl --tokenizer chat -o x
 done
+# What else a record or a message says: refused where it would change what is learnt, or is not known; what is empty says nothing.
+for more in '"tools": [{"name": "add"}]' '"functions": [1]' '"images": ["a.png"]' '"chat_template_kwargs": {"preserve_thinking": true}' '"weight": 2'; do
+    key=${more#\"}
+    printf '{"messages": [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}], %s}\n' "$more" >wrong.jsonl
+    refused 1 "wrong.jsonl:1.*${key%%\"*}" wrong.jsonl --tokenizer chat -o x
+done
+for more in '"thinking": "Hm."' '"made_up": 1' '"tool_calls": [{"name": "add"}]' '"function_call": {"name": "add"}'; do
+    key=${more#\"}
+    printf '{"messages": [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A", %s}]}\n' "$more" >wrong.jsonl
+    refused 1 "wrong.jsonl:1.*message 1.*${key%%\"*}" wrong.jsonl --tokenizer chat -o x
+done
+printf '{"id": 3, "source": "web", "tools": [], "system": null, "chat_template_kwargs": {"enable_thinking": false},
+ "messages": [{"role": "user", "content": "Hi", "name": "Ann"}, {"role": "assistant", "content": "Yes", "tool_calls": null, "refusal": null}]}' >origin.json
+"$MEOPT" tokenize origin.json --tokenizer chat --template qwen2 -o from >out || fail "where a record comes from"
+cmp from.bin qwen2.bin || fail "where a record comes from is learnt"
+# Members of the files next to the tokenizer: unknown ones, and those that contradict tokenizer.json.
+other() { # FILE MEMBERS CODE NAMED
+    rm -rf next
+    mkdir next
+    cp "$tokenizers/qwen.json" next/tokenizer.json
+    printf '{"eos_token": "<|im_end|>", "transformers_version": "5.0", "padding_side": "left", %s}' "$2" >"next/$1"
+    refused "$3" "$1.*$4" small.txt --tokenizer next -o x
+}
+other tokenizer_config.json '"made_up": 1' 7 made_up
+other tokenizer_config.json '"split_special_tokens": true' 7 split_special_tokens
+other tokenizer_config.json '"add_bos_token": true, "bos_token": "<|endoftext|>"' 7 add_bos_token
+other tokenizer_config.json '"add_prefix_space": true' 7 add_prefix_space
+other tokenizer_config.json '"pad_token": "<pad>"' 7 pad_token
+other tokenizer_config.json '"added_tokens_decoder": {"3": {"content": "<x>"}}' 7 '<x>'
+rm -rf next && mkdir next && cp "$tokenizers/qwen.json" next/tokenizer.json
+printf '{"eos_token_id": [2], "temperature": 0.6, "made_up": 1}' >next/generation_config.json
+refused 7 'generation_config.json.*made_up' small.txt --tokenizer next -o x
+printf '{"eos_token_id": [2], "temperature": 0.6, "suppress_tokens": [1]}' >next/generation_config.json
+refused 7 'generation_config.json.*suppress_tokens' small.txt --tokenizer next -o x
 printf '{"messages": [{"role": "user", "content": "Q", "train": true}, {"role": "assistant", "content": "A"}]}\n' >wrong.jsonl
 refused 1 'train' wrong.jsonl --tokenizer chat -o x
 printf '{"messages": [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A", "weight": 0}]}\n' >wrong.jsonl

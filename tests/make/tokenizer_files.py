@@ -100,7 +100,47 @@ def train_all(files):
             "llama2": llama2(files), "bert": bert(files)}
 
 
+# Forms of a part that no published tokenizer has, each with a vocabulary that shows where words begin.
+PATTERNS = [r"\p{Han}+|\p{L}+", r"\P{Han}+", r"[\p{^hiragana}\s]+", r"\p{Arabic}+", r"\b", r"\b\w+\b", r"\B.", "$", "^", r"\s*", "a*", "(?=b)", r"^\s+"]
+BEHAVIORS = ["removed", "isolated", "merged_with_previous", "merged_with_next", "contiguous"]
+SAMPLES = ["aab b  aa\n b", "\n a\n", "、漢字。「かな」カナ،عرب ", "e\u0301 x\u200dy don't", "नि\u0903मा u\u20dd", "é ü"]
+
+
+def words(normalizer=None, splitter=None):
+    characters = sorted(set("".join(SAMPLES) + "".join(map(normalizers.NFD().normalize_str, SAMPLES)) + "_"))
+    vocabulary = {p + c: i for i, (c, p) in enumerate((c, p) for c in characters for p in ("", "##"))}
+    t = Tokenizer(models.WordPiece({**vocabulary, "[UNK]": len(vocabulary)}, unk_token="[UNK]"))
+    if normalizer:
+        t.normalizer = normalizer
+    if splitter:
+        t.pre_tokenizer = splitter
+    return t
+
+
+def forms():
+    for i, pattern in enumerate(PATTERNS):
+        for k, behavior in enumerate(BEHAVIORS):
+            yield words(splitter=pre_tokenizers.Split(Regex(pattern), behavior, (i + k) % 3 == 0))
+    for pattern in ("a*", r"\s*", "$", r"\b"):
+        yield words(normalizers.Replace(Regex(pattern), "_"))
+    yield words(normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()]))
+    yield words(normalizers.BertNormalizer())
+    for fuse in (False, True):
+        few = {"<unk>": 0, "a": 1, "b": 2, **{"<0x%02X>" % b: 3 + i for i, b in enumerate((0xC3, 0xA9))}}
+        yield Tokenizer(models.BPE(few, [], unk_token="<unk>", byte_fallback=True, fuse_unk=fuse))
+
+
+def write_forms():
+    with open(os.path.join(OUT, "forms.cases"), "w", encoding="utf-8") as f:
+        for t in forms():
+            form = json.loads(t.to_str())
+            ids = [t.encode(s).ids for s in SAMPLES]
+            json.dump({"tokenizer": form, "texts": SAMPLES, "ids": ids}, f, separators=(",", ":"))
+            f.write("\n")
+
+
 def main():
+    write_forms()
     if sys.argv[1:]:
         os.makedirs(OUT, exist_ok=True)
         for name, t in train_all(sys.argv[1:]).items():

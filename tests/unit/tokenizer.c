@@ -84,6 +84,43 @@ static void test_equal(void **state)
     }
 }
 
+/* Forms of parts, each with a vocabulary that shows where words begin. */
+static void test_forms(void **state)
+{
+    char *path = xasprintf("%s/tests/data/tokenizers/forms.cases", MEOPT_SOURCE_DIR), *text;
+    size_t bytes;
+    int line = 0;
+    struct error err;
+    (void)state;
+    assert_int_equal(file_read(path, 1 << 24, &text, &bytes, &err), 0);
+    for (char *p = text, *end; (end = strchr(p, '\n')) != NULL; p = end + 1) {
+        json_t *row = json_parse(p, (size_t)(end - p), JSON_ALLOW_NUL, NULL), *source;
+        char *form = json_dumps(json_object_get(row, "tokenizer"), JSON_COMPACT);
+        struct tokenizer *t;
+        size_t i;
+        line++;
+        if (tokenizer_parse(&t, form, strlen(form), &err)) fail_msg("forms.cases:%d: %s", line, err.what);
+        struct encoder *e = encoder_create(t);
+        json_array_foreach(json_object_get(row, "texts"), i, source)
+        {
+            struct token_list list = {0};
+            json_t *ids = json_array_get(json_object_get(row, "ids"), i);
+            encode_all(e, t, json_string_value(source), json_string_length(source), &list);
+            for (size_t k = 0; k < json_array_size(ids) || k < (size_t)list.count; k++)
+                if (k >= (size_t)list.count || json_integer_value(json_array_get(ids, k)) != list.ids[k])
+                    fail_msg("forms.cases:%d: token %zu of '%s'", line, k, json_string_value(source));
+            token_list_free(&list);
+        }
+        encoder_free(e);
+        tokenizer_close(t);
+        free(form);
+        json_decref(row);
+    }
+    assert_true(line > 70);
+    free(text);
+    free(path);
+}
+
 static void test_refused(void **state)
 {
     static const struct {
@@ -110,6 +147,32 @@ static void test_refused(void **state)
          "\"Isolated\"},"
          "\"model\":{\"type\":\"BPE\",\"vocab\":{},\"merges\":[]}}",
          "(*"},
+        {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\p{Alphabetic}\"},\"behavior\":"
+         "\"Isolated\"},"
+         "\"model\":{\"type\":\"BPE\",\"vocab\":{},\"merges\":[]}}",
+         "Alphabetic"},
+        {"{\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":{\"id\":\"A\"}},"
+         "{\"Sequence\":{\"id\":\"A\"}}]},\"model\":{\"type\":\"BPE\",\"vocab\":{},\"merges\":[]}}",
+         "2 texts"},
+        {"{\"post_processor\":{\"type\":\"Sequence\",\"processors\":[{\"type\":\"TemplateProcessing\","
+         "\"single\":"
+         "[{\"Sequence\":{\"id\":\"A\"}}]},{\"type\":\"BertProcessing\",\"sep\":[\"a\",0],\"cls\":[\"a\",0]}]"
+         "},"
+         "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]}}",
+         "BertProcessing"},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\\u0000\":0},\"merges\":[]}}", "U+0000"},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{},\"merges\":[],\"end_of_word_suffix\":\"</w>\"}}",
+         "end_of_word_suffix"},
+        {"{\"colour\":1,\"model\":{\"type\":\"BPE\",\"vocab\":{},\"merges\":[]}}", "colour"},
+        {"{\"normalizer\":{\"type\":\"NFC\",\"colour\":1},\"model\":{\"type\":\"BPE\",\"vocab\":{},"
+         "\"merges\":[]}}",
+         "colour"},
+        {"{\"decoder\":{\"type\":\"Fuse\",\"colour\":1},\"model\":{\"type\":\"BPE\",\"vocab\":{},\"merges\":["
+         "]}}",
+         "colour"},
+        {"{\"added_tokens\":[{\"id\":0,\"content\":\"x\",\"colour\":1}],"
+         "\"model\":{\"type\":\"BPE\",\"vocab\":{},\"merges\":[]}}",
+         "colour"},
         {"{\"added_tokens\":[{\"id\":9000000,\"content\":\"x\"}],"
          "\"model\":{\"type\":\"BPE\",\"vocab\":{},\"merges\":[]}}",
          "9000000"},
@@ -180,7 +243,8 @@ static void test_utf8(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_equal), cmocka_unit_test(test_refused),
-                                       cmocka_unit_test(test_hostile), cmocka_unit_test(test_utf8)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_equal), cmocka_unit_test(test_forms),
+                                       cmocka_unit_test(test_refused), cmocka_unit_test(test_hostile),
+                                       cmocka_unit_test(test_utf8)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
