@@ -66,7 +66,8 @@ int text_container_next(const char *text, size_t bytes, size_t at, bool array, b
 /* Returns whether a text begins with a record. *several: of several lines. */
 static bool begins_record(const char *text, size_t bytes, bool *several)
 {
-    static const char *const keys[] = {"text", "messages", "prompt", "completion"};
+    static const char *const keys[] = {"text",       "messages",      "prompt",
+                                       "completion", "conversations", "instruction"};
     size_t at = skip_space(text, bytes, 0);
     if (at < bytes && text[at] == '[') at = skip_space(text, bytes, at + 1);
     if (at == bytes || text[at] != '{') return false;

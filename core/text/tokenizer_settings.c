@@ -46,6 +46,8 @@ static const struct json_member config_members[] = {
     /* of tokenizer.json for the classes that have them: normalizer, model */
     ANY("strip_accents"),
     ANY("tokenize_chinese_chars"),
+    ANY("handle_chinese_chars"),
+    ANY("clean_text"),
     ANY("do_basic_tokenize"),
     ANY("legacy"),
     ANY("remove_space"),
@@ -99,6 +101,11 @@ static const struct json_member config_members[] = {
     ANY("device_map"),
     ANY("transformers_version"),
     ANY("vocab_size"),
+    ANY("init_inputs"),
+    ANY("bos_token_id"),
+    ANY("eos_token_id"),
+    ANY("pad_token_id"),
+    ANY("unk_token_id"),
     ANY("_*"),
     {0}};
 

@@ -155,8 +155,11 @@ printf '{"messages": [{"role": "user", "content": "Q"}, {"role": "assistant", "r
 "$MEOPT" tokenize said.jsonl --tokenizer chat -o said >out || fail said
 "$MEOPT" tokenize thought.jsonl --tokenizer chat --template qwen3 -o thought >out || fail thought
 "$MEOPT" tokenize turn.jsonl --tokenizer chat --template chatml-bos -o begins >out || fail begins
+printf '%s\n' '{"prompt": [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}, {"role": "user", "content": "R"}], "completion": [{"role": "assistant", "content": "B"}]}' >split.jsonl
+"$MEOPT" tokenize split.jsonl --tokenizer chat -o split >out || fail split
 python3 - <<'PYTHON' || fail "what records say"
 from labels import *
+assert list(documents("split")) == list(documents("said"))[:1], list(documents("split"))
 assert [l for _, l in documents("said")] == ["B<|im_end|>"] * 2, list(documents("said"))
 assert list(documents("thought")) == [("<|im_start|>user\nQ<|im_end|>\n<|im_start|>assistant\n<think>\nHm.\n</think>\n\nA<|im_end|>\n",
                                        "<think>\nHm.\n</think>\n\nA<|im_end|>")], list(documents("thought"))
@@ -250,6 +253,12 @@ printf '{"id": 3, "source": "web", "tools": [], "system": null, "chat_template_k
  "messages": [{"role": "user", "content": "Hi", "name": "Ann"}, {"role": "assistant", "content": "Yes", "tool_calls": null, "refusal": null}]}' >origin.json
 "$MEOPT" tokenize origin.json --tokenizer chat --template qwen2 -o from >out || fail "where a record comes from"
 cmp from.bin qwen2.bin || fail "where a record comes from is learnt"
+printf '{"conversations": [{"from": "human", "value": "Q"}]}\n' >wrong.jsonl
+refused 1 'messages.*from' wrong.jsonl --tokenizer chat -o x
+printf '{"instruction": "Q", "input": "", "output": "A"}\n' >wrong.jsonl
+refused 1 'instruction.*prompt' wrong.jsonl --tokenizer chat -o x
+printf '{"text": "Q", "text_pair": "A", "label": 1}\n' >wrong.jsonl
+refused 1 'text_pair' wrong.jsonl --tokenizer chat --label label -o x
 # Members of the files next to the tokenizer: unknown ones, and those that contradict tokenizer.json.
 other() { # FILE MEMBERS CODE NAMED
     rm -rf next

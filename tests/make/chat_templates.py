@@ -123,6 +123,11 @@ def main():
         for name, template in TEMPLATES.items():
             with open(published[name], encoding="utf-8", newline="") as file:
                 original = file.read()
+            for given in (None, "Be kind.", ""):
+                messages = [{"role": "system", "content": given}] * (given is not None) + [{"role": "user", "content": " 1+1?\n"}]
+                text = render(original, messages, add_generation_prompt=True, enable_thinking=False)[0]
+                json.dump({"template": name, "system": given, "question": " 1+1?\n", "text": text}, f, separators=(",", ":"))
+                f.write("\n")
             for messages in conversations():
                 if name not in THINKING and any("reasoning_content" in m for m in messages):
                     continue

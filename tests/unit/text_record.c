@@ -39,15 +39,18 @@ static const struct chat_template *check_line(const char *text, size_t bytes, in
     struct chat_template chat = *c;
     if (!chat.begin) chat.begin = "<|begin_of_text|>";
     const struct text_record_options o = {.chat = &chat};
-    json_t *record = json_pack("{s:O}", "messages", json_object_get(row, "messages"));
+    const char *question = json_string_value(json_object_get(row, "question"));
+    json_t *record = json_pack("{s:O*}", "messages", json_object_get(row, "messages"));
     char *written = json_dumps(record, JSON_COMPACT);
-    int code = text_record_read(&r, written, strlen(written), &o, &err);
+    int code = 0;
+    if (question) text_record_ask(&r, &chat, json_string_value(json_object_get(row, "system")), question);
+    else code = text_record_read(&r, written, strlen(written), &o, &err);
     if (!code == json_is_null(whole)) fail_msg("chats.jsonl:%d: %s", line, code ? err.what : "not refused");
     if (!code && (r.text.count != json_string_length(whole) ||
                   memcmp(r.text.data, json_string_value(whole), r.text.count) != 0))
         fail_msg("chats.jsonl:%d: %s: '%.*s', expected '%s'", line, c->name, (int)r.text.count, r.text.data,
                  json_string_value(whole));
-    if (!code) check_labels(&r, json_object_get(row, "labels"), line);
+    if (!code && !question) check_labels(&r, json_object_get(row, "labels"), line);
     free(written);
     json_decref(record);
     json_decref(row);
