@@ -24,11 +24,14 @@ END
 "$MEOPT" export begin --checkpoint last --format hf --out Qwen3-0.6B >out 2>&1 || fail "export"
 cp tokens/tokenizer.json Qwen3-0.6B/
 python3 - <<'END'
-import json
-# ChatML's own template, of which meopt knows the checksum
+import importlib.util, json, os, shutil
+# Qwen3's published template where trl is installed, which ships it; else ChatML's own
 turn = "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
 end = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 open("Qwen3-0.6B/chat_template.jinja", "w").write("{% for message in messages %}" + turn + "{% endfor %}" + end)
+trl = importlib.util.find_spec("trl")
+if trl:
+    shutil.copy(os.path.join(trl.submodule_search_locations[0], "chat_templates", "qwen3.jinja"), "Qwen3-0.6B/chat_template.jinja")
 json.dump({"eos_token": "<|endoftext|>"}, open("Qwen3-0.6B/tokenizer_config.json", "w"))
 END
 commit=0123456789abcdef0123456789abcdef01234567 repo="$home/hf/hub/models--Qwen--Qwen3-0.6B" # as if it was fetched
