@@ -79,6 +79,7 @@ static const struct {
     {"dist_token", N_("a distillation token (DeiT)"), NULL},
     {"head_dist", N_("the second classifier of a tower with a distillation token (DeiT)"), NULL},
     {"pre_logits", N_("a layer between the tower and its classifier"), NULL},
+    {"score.weight", N_("a classifier of sequences (ForSequenceClassification)"), NULL},
     {"decoder", N_("the decoder of a masked autoencoder (MAE)"), encoder},
     {"patch_embed.backbone", N_("a convolutional network before the blocks (hybrid ViT)"), NULL},
     {"attns.", N_("several attentions in parallel (parallel ViT)"), NULL},

@@ -49,6 +49,13 @@ static int refuse_names(const struct language_config *config, const struct weigh
                          "the %s model has tensor %s, expected the name %s", config->type,
                          name_printable(printed, sizeof printed, name), table);
     }
+    if (weights_find(weights, table) >= 0) { /* then it is the first projection of the attention */
+        const char *unread = weights_unread_name(weights, 0);
+        table = unread                           ? unread
+                : config->family == FAMILY_LLAMA ? "model.layers.0.self_attn.q_proj.weight"
+                : config->family == FAMILY_GPT2  ? "transformer.h.0.attn.c_attn.weight"
+                                                 : "bert.encoder.layer.0.attention.self.query.weight";
+    }
     return weights_refuse_missing(weights, table, "check the weight path: is the file whole?", err);
 }
 

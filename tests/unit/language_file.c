@@ -362,6 +362,57 @@ static void other_models_are_refused_by_name(void **state)
     }
 }
 
+/* A llama whose tensors have other names, or lack one, is refused by the tensor's name. */
+static void names_that_are_no_llamas_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *from, *to, *names; /* to "": the tensor is left out */
+    } rows[] = {
+        {"model.", "llm.model.", "llama|llm.model.embed_tokens.weight|model.embed_tokens.weight"},
+        {"model.", "transformer.", "llama|transformer.embed_tokens.weight|model.embed_tokens.weight"},
+        {"model.layers.0.self_attn.q_proj.weight", "model.layers.0.self_attn.q_proj.qweight",
+         "llama|qweight"},
+        {"model.layers.0.self_attn.q_proj.weight", "", "layers.0.self_attn.q_proj.weight"},
+        {"model.layers.1.input_layernorm.weight", "", "layers.1.input_layernorm.weight"},
+        {"model.embed_tokens.weight", "", "model.embed_tokens.weight"},
+    };
+    struct model_shape g = small(FAMILY_LLAMA);
+    put_own(&g, "own.safetensors");
+    put_config("{\"model_type\":\"llama\"," LLAMA_SIZES "}");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct weights *own = open_named("own.safetensors");
+        struct rename_keys *r;
+        struct error err = {0};
+        struct model_shape h = {.family = FAMILY_UNKNOWN};
+        char *path = path_of("changed.safetensors");
+        rename_keys_open(&r, own, DTYPE_F32);
+        if (rename_keys_library(r, &g, LIBRARY_TRANSFORMERS, &err)) fail_msg("%s", err.what);
+        int count = (int)rename_keys_count(r), kept = 0;
+        struct weights_row *changed = xcalloc((size_t)count, sizeof *changed);
+        char(*names)[160] = xcalloc((size_t)count, sizeof *names);
+        for (int k = 0; k < count; k++) {
+            const struct weights_row *row = &rename_keys_rows(r)[k];
+            bool match = strncmp(row->name, rows[i].from, strlen(rows[i].from)) == 0;
+            if (match && !rows[i].to[0]) continue;
+            snprintf(names[kept], sizeof names[kept], "%s%s", match ? rows[i].to : "",
+                     row->name + (match ? strlen(rows[i].from) : 0));
+            changed[kept] = *row;
+            changed[kept].name = names[kept];
+            kept++;
+        }
+        if (weights_write_safetensors(path, changed, kept, NULL, &err)) fail_msg("%s", err.what);
+        rename_keys_close(r);
+        weights_close(own);
+        free(path);
+        free(names);
+        free(changed);
+        int code = infer(&h, "changed.safetensors", &err);
+        if (code != EXIT_CONFIG || !mentions(err.what, rows[i].names))
+            fail_msg("row %zu: exit %d, %s", i, code, err.what);
+    }
+}
+
 static void heads_without_a_table_are_refused(void **state)
 {
     (void)state;
@@ -454,6 +505,7 @@ int main(void)
         cmocka_unit_test(own_files_need_no_config),
         cmocka_unit_test(config_says_what_no_tensor_shows),
         cmocka_unit_test(other_models_are_refused_by_name),
+        cmocka_unit_test(names_that_are_no_llamas_are_refused),
         cmocka_unit_test(heads_without_a_table_are_refused),
         cmocka_unit_test(parts_of_some_models),
         cmocka_unit_test(edited_metadata_is_refused),
