@@ -275,9 +275,10 @@ static int check_tokens(const struct config_tower *tower, const struct model_sha
     return 0;
 }
 
-/* The keys of a language model replace values of its file, which were compared with arch. */
+/* The keys of a language model replace values of its file, and these replace the values of arch. */
 static int settle_tokens(const struct config_tower *tower, struct model_shape *g, struct error *err)
 {
+    if (!(tower->norm_eps > 0) && g->said.norm_eps > 0) g->norm_eps = g->said.norm_eps;
     if (tower->window) g->window = tower->window;
     if (tower->rope_theta > 0) g->rope.theta = tower->rope_theta;
     if (tower->rope_theta > 0) clear_assumed(g, ASSUMED_POSITIONS);
