@@ -86,7 +86,7 @@ const struct json_member config_every_class[] = {
     {"cross_attention_hidden_size", "null"},
     {"tie_encoder_decoder", "false"},
     {"pruned_heads", "{}"},
-    {NULL},
+    {NULL, NULL},
 };
 
 const struct json_member config_vision[] = {
@@ -134,7 +134,7 @@ const struct json_member config_vision[] = {
     {"stage_names", NULL},
     {"out_features", NULL},
     {"out_indices", NULL},
-    {NULL},
+    {NULL, NULL},
 };
 
 const struct json_member config_open_clip[] = {
@@ -190,7 +190,7 @@ const struct json_member config_open_clip[] = {
     {"scaled_cosine_attn", "false"},
     {"use_rms_norm", "false"},
     {"block_type", "\"default\""},
-    {NULL},
+    {NULL, NULL},
 };
 
 const struct json_member config_timm[] = {
@@ -235,5 +235,5 @@ const struct json_member config_timm[] = {
     {"label_names", NULL},
     {"label_descriptions", NULL},
     {"model_name", NULL},
-    {NULL},
+    {NULL, NULL},
 };

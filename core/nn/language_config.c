@@ -26,11 +26,11 @@
         "max_window_layers", NULL                                                                            \
     }
 static const struct json_member llama_members[] = {
-    LLAMA_MEMBERS, {"use_sliding_window", "false"}, {"sliding_window", "null"}, {NULL}};
+    LLAMA_MEMBERS, {"use_sliding_window", "false"}, {"sliding_window", "null"}, {NULL, NULL}};
 static const struct json_member mistral_members[] = {
-    LLAMA_MEMBERS, {"use_sliding_window", "false"}, {"sliding_window", NULL}, {NULL}};
+    LLAMA_MEMBERS, {"use_sliding_window", "false"}, {"sliding_window", NULL}, {NULL, NULL}};
 static const struct json_member qwen_members[] = {
-    LLAMA_MEMBERS, {"use_sliding_window", NULL}, {"sliding_window", NULL}, {NULL}};
+    LLAMA_MEMBERS, {"use_sliding_window", NULL}, {"sliding_window", NULL}, {NULL, NULL}};
 
 static const struct json_member gpt2_members[] = {
     {"n_embd", NULL},
@@ -54,7 +54,7 @@ static const struct json_member gpt2_members[] = {
     {"reorder_and_upcast_attn", NULL}, /* of a product in half precision */
     {"n_special", "0"},
     {"predict_special_tokens", NULL},
-    {NULL},
+    {NULL, NULL},
 };
 
 static const struct json_member bert_members[] = {
@@ -73,7 +73,7 @@ static const struct json_member bert_members[] = {
     {"directionality", "\"bidi\""},
     {"pooler_*", NULL}, /* of TensorFlow's files, no class reads them */
     {"output_past", NULL},
-    {NULL},
+    {NULL, NULL},
 };
 
 /* Model types that are read, and the defaults of their classes. A Llama 2 or 3, TinyLlama, SmolLM or Yi is a
@@ -278,7 +278,7 @@ static int read_scaling(struct language_config *c, const json_t *rope, const cha
         {"truncate", "true"},
         {"partial_rotary_factor", "1"},
         {"finetuned", NULL}, /* says how the weights were made */
-        {NULL},
+        {NULL, NULL},
     };
     struct rope_of_tokens *r = &c->rope;
     int code = json_members_check(rope, members, NULL, key, CHECK, err);

@@ -75,7 +75,7 @@ static const struct json_member members[] = {
     {"target_parameters", "[]"},
     {"trainable_token_indices", "[]|{}"},
     {"alora_invocation_tokens", "[]"},
-    {NULL},
+    {NULL, NULL},
 };
 
 /* Returns the targets of adapter_config.json as in lora.targets, malloc'ed. Whole names, as PEFT writes all-

@@ -261,7 +261,7 @@ static const struct json_member members[] = {
     {"disable_grouping", NULL},
     {"use_fast", NULL},
     {"image_seq_length", NULL},
-    {NULL},
+    {NULL, NULL},
 };
 
 static void read_transformers(struct preprocess_found *f, const json_t *o, const char *model)

@@ -98,7 +98,7 @@ int weights_add_index(struct weights *w, const char *path, struct error *err)
     int code = file_read(path, INDEX_MAX_BYTES, &text, &bytes, err);
     if (code) return code;
     json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &where);
-    static const struct json_member members[] = {{"metadata", NULL}, {"weight_map", NULL}, {NULL}};
+    static const struct json_member members[] = {{"metadata", NULL}, {"weight_map", NULL}, {NULL, NULL}};
     json_t *map = json_object_get(root, "weight_map");
     char *dir = path_dirname(path);
     struct file_map whole = {.data = (const uint8_t *)text, .bytes = bytes};
