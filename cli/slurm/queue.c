@@ -133,7 +133,7 @@ static bool take_answer(struct slurm_queue *q, bool *changed, struct error *err)
     tool_close(&q->question);
     if (code) q->job = before;
     if (!code) q->failing_since = 0;
-    else if (!q->failing_since) q->failing_since = clock_seconds();
+    else if (!(q->failing_since > 0)) q->failing_since = clock_seconds();
     snprintf(q->problem, sizeof q->problem, "%.300s", code ? err->what : "");
     *changed |= code || memcmp(&before, &q->job, sizeof before) != 0;
     return unknown;
@@ -226,7 +226,7 @@ enum slurm_queue_state slurm_queue_step(struct slurm_queue *q, bool patient, boo
                   q->job.reason);
         return QUEUE_FAILED;
     }
-    if (!patient && q->failing_since && clock_seconds() - q->failing_since > GIVE_UP_SECONDS) {
+    if (!patient && q->failing_since > 0 && clock_seconds() - q->failing_since > GIVE_UP_SECONDS) {
         error_set(err, EXIT_FAILED, "'scontrol ping' shows whether slurmctld answers", "%s", q->problem);
         return QUEUE_FAILED;
     }
