@@ -33,7 +33,7 @@ int part_keys(json_t *object, const char *part, const char *known, struct error 
         rows[n].name = strsep(&word, "=");
         rows[n].accepts = word;
     }
-    int code = json_members_check(object, rows, NULL, part, "use a tokenizer without it", err);
+    int code = json_members_check(object, rows, NULL, part, N_("use a tokenizer without it"), err);
     free(words);
     return code ? err->code = EXIT_INTEGRITY : 0;
 }

@@ -3,7 +3,6 @@
 #include "core/text/text_internal.h"
 
 #include <stdlib.h>
-#include <utf8proc.h>
 
 #define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 /* \w of Rust has two joiners. */
@@ -12,30 +11,13 @@
 
 /* ---- reading ---- */
 
-/* Patterns of published tokenizers, whose pieces end between a letter and a space, line break or comma. */
-#define CONTRACTION "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-#define REST(slash) "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n" slash "]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-#define UPPER       "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
-#define LOWER       "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
-#define BEFORE      "[^\\r\\n\\p{L}\\p{N}]?"
-#define CASES(end)  BEFORE UPPER "*" LOWER "+" end "|" BEFORE UPPER "+" LOWER "*" end "|"
-static const char *const published[] = {
-    GPT2,
-    CONTRACTION "|" BEFORE "\\p{L}+|\\p{N}{1,3}" REST(""), /* Llama 3 */
-    CONTRACTION "|" BEFORE "\\p{L}+|\\p{N}" REST(""),      /* Qwen 2, 3 */
-    CASES(CONTRACTION "?") "\\p{N}{1,3}" REST("/"),        /* GPT-4o */
-    CASES("") "\\p{N}" REST("/"),                          /* Mistral's Tekken */
-};
-
 static struct stage *add_split(struct tokenizer *t, const char *pattern, bool literal,
                                enum split_behaviour behaviour, struct error *err)
 {
     struct stage *s = stage_add(&t->splitters, STAGE_SPLIT, err);
     if (!s || pattern_compile(&s->pattern, pattern, literal, err)) return NULL;
     s->behaviour = behaviour;
-    s->local = true;
-    s->splits_spaces = strstr(pattern, "\\s") != NULL;
-    s->splits_commas = strstr(pattern, "[^") || strstr(pattern, "\\p{P}");
+    s->from = xstrdup(pattern);
     return s;
 }
 
@@ -78,9 +60,7 @@ static int read_split(struct tokenizer *t, json_t *o, struct error *err)
     if (!code) code = read_behaviour(o, part, &s->behaviour, err);
     if (!code) code = part_flag(o, part, "invert", false, &s->invert, err);
     const char *regex = json_string_value(json_object_get(json_object_get(o, "pattern"), "Regex"));
-    for (size_t i = 0; i < sizeof published / sizeof *published && regex && !code; i++)
-        if (strcmp(published[i], regex) == 0 && s->behaviour <= SPLIT_ISOLATED)
-            s->local = s->splits_spaces = s->splits_commas = true;
+    if (!code) s->from = xstrdup(text ? text : regex);
     free(text);
     return code;
 }
@@ -180,82 +160,6 @@ int splitter_read(struct tokenizer *t, json_t *o, struct error *err)
                          "pre_tokenizer ByteLevel is not the last of its sequence");
     int row = part_type(o, "pre_tokenizer", names, err);
     return row < 0 ? err->code : read[row](t, o, err);
-}
-
-/* ---- parts of a text ---- */
-
-static bool is_letter_at(const char *text)
-{
-    uint32_t point;
-    utf8_read(text, &point);
-    utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)point);
-    return c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LO;
-}
-
-/* Returns whether a token has a letter, or the rest of one, before `end`. */
-static bool has_join(const char *text, size_t bytes, const char *end)
-{
-    size_t n = strlen(end);
-    for (const char *p = text; n && (p = memmem(p, (size_t)(text + bytes - p), end, n)) != NULL; p++) {
-        const char *before = p;
-        do before--;
-        while (before > text && ((uint8_t)*before & 0xC0) == 0x80);
-        if (before < text) continue;
-        bool rest = ((uint8_t)*before & 0xC0) == 0x80, whole = before + utf8_length(before) == p;
-        if (rest || (whole && is_letter_at(before))) return true;
-    }
-    return false;
-}
-
-/* Returns whether a token joins a letter and a break, as it is or as normalizers and Metaspace write it. */
-static bool token_joins(const struct tokenizer *t, const char *text, size_t bytes, const char *end)
-{
-    const struct stages *const all[] = {&t->normalizers, &t->splitters};
-    if (has_join(text, bytes, end)) return true;
-    for (int k = 0; k < 2; k++)
-        for (int i = 0; i < all[k]->count; i++) {
-            const struct stage *s = &all[k]->rows[i];
-            bool compatible = s->kind == STAGE_NFKC || s->kind == STAGE_NFKD,
-                 replaced = s->kind == STAGE_METASPACE || s->kind == STAGE_REPLACE;
-            if (compatible && has_join(text, bytes, ",")) return true;
-            if (replaced && has_join(text, bytes, s->content)) return true;
-        }
-    return false;
-}
-
-/* Returns whether a normalizer changes the parts of a text as it changes the whole. */
-static bool is_local(const struct stage *s)
-{
-    if (s->kind == STAGE_STRIP) return false;
-    return s->kind != STAGE_REPLACE || (s->from && s->from[0] && strlen(s->from) == utf8_length(s->from));
-}
-
-void tokenizer_breaks(const struct tokenizer *t, bool usable[TEXT_BREAK_COUNT])
-{
-    static const char *const breaks[] = TEXT_BREAKS;
-    bool local = true, spaces = false, commas = false;
-    for (int i = 0; i < t->normalizers.count; i++) local &= is_local(&t->normalizers.rows[i]);
-    for (int i = 0; i < t->splitters.count; i++) {
-        const struct stage *s = &t->splitters.rows[i];
-        local &= s->kind != STAGE_SPLIT || s->local;
-        spaces |= s->splits_spaces;
-        commas |= s->splits_commas;
-    }
-    for (int i = 0; i < TEXT_BREAK_COUNT; i++) {
-        usable[i] = local && ((i < 2 ? spaces : commas) || (!t->wordpiece && !t->ignore_merges));
-        for (int64_t k = 0; k < t->count && usable[i];
-             k++) { /* added tokens are found before the text is split */
-            const struct token *token = &t->tokens[k];
-            if (token->bytes && (token->added || !(i < 2 ? spaces : commas)))
-                usable[i] = !token_joins(t, token->bytes, token->added ? strlen(token->text) : token->length,
-                                         breaks[i]);
-        }
-    }
-    for (int32_t i = 0; i < t->added_count; i++) { /* it takes the spaces after it */
-        const char *text = t->added[i].text, *last = text + strlen(text);
-        while (last > text && ((uint8_t) * --last & 0xC0) == 0x80) continue;
-        if (t->added[i].rstrip && is_letter_at(last)) usable[0] = usable[1] = false;
-    }
 }
 
 /* ---- splitting ---- */

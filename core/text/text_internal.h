@@ -132,10 +132,8 @@ struct stage {
     enum split_behaviour behaviour;
     bool invert, left, right;
     int at;
-    int64_t start; /* of a decoder's strip */
-    char *content, *from;
-    /* STAGE_SPLIT: a match depends on no text before it, nor on what follows a letter; no piece has both */
-    bool local, splits_spaces, splits_commas;
+    int64_t start;        /* of a decoder's strip */
+    char *content, *from; /* from: the text of the pattern */
 };
 struct stages {
     struct stage *rows;

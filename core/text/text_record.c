@@ -209,10 +209,10 @@ static const struct json_member template_arguments[] = {
 static int check_record(const json_t *root, struct error *err)
 {
     int code = json_members_check(root, record_members, NULL, "record",
-                                  "write it into the texts, or remove it", err);
+                                  N_("write it into the texts, or remove it"), err);
     if (!code)
         code = json_members_check(json_object_get(root, "chat_template_kwargs"), template_arguments, NULL,
-                                  "chat_template_kwargs", "remove it from the record", err);
+                                  "chat_template_kwargs", N_("remove it from the record"), err);
     return code ? err->code = EXIT_FAILED : 0;
 }
 
@@ -236,7 +236,8 @@ static int read_message(struct text_record *r, const struct chat_template *c, js
                          "message %zu has the role '%.40s'", i, t.role ? t.role : "");
     char what[32];
     snprintf(what, sizeof what, "message %zu", i);
-    if (json_members_check(message, message_members, NULL, what, "write it into content, or remove it", err))
+    if (json_members_check(message, message_members, NULL, what, N_("write it into content, or remove it"),
+                           err))
         return err->code = EXIT_FAILED;
     if (!t.content)
         return error_set(err, EXIT_FAILED, "write the message as text", "message %zu: content is no string",

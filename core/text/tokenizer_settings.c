@@ -180,8 +180,8 @@ static int read_object(json_t **root, const char *directory, const char *name,
     if (!file_absent(path)) {
         *root = json_read(path, MOST_SETTINGS, err);
         if (!*root) code = err->code;
-        if (!code &&
-            (code = json_members_check(*root, members, NULL, name, "remove it if it changes no token", err)))
+        if (!code && (code = json_members_check(*root, members, NULL, name,
+                                                N_("remove it if it changes no token"), err)))
             error_at(err, path, 0, 0);
     }
     free(path);

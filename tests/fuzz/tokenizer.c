@@ -12,6 +12,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     const uint8_t *end = bytes ? memchr(data, 0, bytes) : NULL;
     size_t n = end ? (size_t)(end - data) : bytes;
     if (tokenizer_parse(&t, (const char *)data, n, &err)) return 0;
+    bool usable[TEXT_BREAK_COUNT];
+    tokenizer_breaks(t, usable);
     struct encoder *e = encoder_create(t);
     struct token_list list = {0};
     struct text_buffer text = {0};

@@ -121,6 +121,37 @@ static void test_forms(void **state)
     free(path);
 }
 
+/* Long texts are encoded in parts by tokenizers in the form of published ones, and not where a match could
+ * have a letter and a break. */
+static void test_breaks(void **state)
+{
+    static const char *const names[] = {"gpt2", "roberta", "llama3", "qwen", "bert"};
+    static const char *const patterns[] = {"\\\\w+\\\\s",   "^\\\\s+", "$",
+                                           "\\\\p{L}{5,} ", "(?<=a) ", "the end "};
+    bool usable[TEXT_BREAK_COUNT];
+    (void)state;
+    for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
+        struct tokenizer *t = open_named(names[n]);
+        tokenizer_breaks(t, usable);
+        for (int i = 0; i < TEXT_BREAK_COUNT; i++)
+            if (!usable[i]) fail_msg("%s: break %d", names[n], i);
+        tokenizer_close(t);
+    }
+    for (size_t n = 0; n < sizeof patterns / sizeof *patterns; n++) {
+        struct tokenizer *t;
+        struct error err;
+        char *json = xasprintf(
+            "{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"%s\"},"
+            "\"behavior\":\"Isolated\"},\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]}}",
+            patterns[n]);
+        if (tokenizer_parse(&t, json, strlen(json), &err)) fail_msg("%s: %s", json, err.what);
+        tokenizer_breaks(t, usable);
+        if (usable[1]) fail_msg("%s", json);
+        tokenizer_close(t);
+        free(json);
+    }
+}
+
 static void test_refused(void **state)
 {
     static const struct {
@@ -243,8 +274,8 @@ static void test_utf8(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_equal), cmocka_unit_test(test_forms),
-                                       cmocka_unit_test(test_refused), cmocka_unit_test(test_hostile),
-                                       cmocka_unit_test(test_utf8)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_equal),   cmocka_unit_test(test_forms),
+                                       cmocka_unit_test(test_breaks),  cmocka_unit_test(test_refused),
+                                       cmocka_unit_test(test_hostile), cmocka_unit_test(test_utf8)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
