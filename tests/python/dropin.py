@@ -17,6 +17,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, Dataset, Subset
 
+import meopt.torch
 from torch_optimizers import RULES
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -183,6 +184,31 @@ class DropIn(unittest.TestCase):
 
     def test_trainer(self):
         self.check(with_trainer)
+
+    def test_trainer_with_released_gradients(self):
+        """The Trainer logs the norm of the gradients at every step: norms=True; else it is refused."""
+        found = []
+        for options in (None, {"norms": True}, {"clip": "exact", "max_norm": 1e9}, {}):
+            with tempfile.TemporaryDirectory() as directory:
+                model, optimizer, schedule = make("apadamw", torch.float32, {})
+                if options is not None:
+                    meopt.torch.release_gradients(model, optimizer, **options)
+                arguments = transformers.TrainingArguments(
+                    directory, per_device_train_batch_size=ROWS, num_train_epochs=1, use_cpu=True,
+                    report_to=[], save_strategy="no", logging_steps=1, max_grad_norm=0.0, disable_tqdm=True,
+                    remove_unused_columns=False, train_sampling_strategy="sequential")
+                trainer = transformers.Trainer(model, arguments, train_dataset=Images(),
+                                               optimizers=(optimizer, schedule))
+                if options == {}:
+                    self.assertRaisesRegex(RuntimeError, "norms=", trainer.train)
+                    continue
+                trainer.train()
+                norms = [float(row["grad_norm"]) for row in trainer.state.log_history if "grad_norm" in row]
+                self.assertEqual(len(norms), STEPS)
+                found.append((norms, model.state_dict()))
+        for norms, weights in found[1:]:
+            self.assertEqual(norms, found[0][0])
+            torch.testing.assert_close(weights, found[0][1], rtol=0, atol=0)
 
     def test_lightning(self):
         self.check(with_lightning)

@@ -155,6 +155,12 @@ def released(case, mesh):
         train(model, optimizer, micro=micro, sync=accumulate > 1)
         same(case, values(model, optimizer), values(*plain))
         case.assertEqual(freed, [True] * STEPS)
+    norms, pairs = [], [make(torch.float32, mt.AdamW, {}, mesh) for _ in range(2)]
+    mt.release_gradients(*pairs[1], norms=True)
+    for model, _ in pairs:
+        model(torch.ones(16, 70)).pow(2).sum().backward()
+        norms.append(full(nn.utils.clip_grad_norm_(model.parameters(), 1e9)))
+    case.assertTrue(torch.equal(*norms), norms)
     for clip, max_norm in (("previous", 1e9), ("exact", 1e-3)):
         options, norms = {"eps": 1e-3, "preset": "fp32"}, []
         plain, (model, optimizer) = (make(torch.float32, mt.AdamW, options, mesh) for _ in range(2))

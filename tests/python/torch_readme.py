@@ -7,7 +7,8 @@ import unittest
 import torch
 from torch import nn
 
-SOURCE = os.environ.get("MEOPT_SOURCE") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+HERE = os.path.dirname(os.path.abspath(__file__))
+SOURCE = os.environ.get("MEOPT_SOURCE") or os.path.join(HERE, "..", "..")
 
 
 def read(*names):
@@ -48,19 +49,21 @@ class Programs(unittest.TestCase):
 
     def test_readme(self):
         for page in ("README.md", "README.zh_CN.md"):
-            block = re.search(r"\n\n((?:    (?:import|model|optimizer|meopt)\b.*\n)+)", read(page)[read(page).index("import meopt.torch") - 40:])
+            text = read(page)[read(page).index("import meopt.torch") - 40:]
+            block = re.search(r"\n\n((?:    (?:import|model|optimizer|meopt)\b.*\n)+)", text)
             made = self.run_program(block[1])
             self.train(made["model"], made["optimizer"])
             self.assertEqual(next(made["model"].parameters()).dtype, torch.bfloat16)
             with self.assertRaisesRegex(RuntimeError, "clip="):
                 self.train(made["model"], made["optimizer"], 1, clip=1.0)
             call, = re.findall(r"`release_gradients\(\.\.\., (.*?)\)`", read(page))
-            made = self.run_program(block[1].replace("(model, optimizer)", "(model, optimizer, %s)" % call))
+            made = self.run_program(block[1].replace("(model, optimizer)", f"(model, optimizer, {call})"))
             self.train(made["model"], made["optimizer"])
 
     def test_bytes_per_parameter(self):
         """README's and the page's bytes: of AdamW with balanced, the parameter included."""
-        said = {name: float(value) for value, name in re.findall(r"([0-9.]+) \((bfloat16|float32|float16)\)", read("man", "meopt-torch.7"))}
+        pairs = re.findall(r"([0-9.]+) \((bfloat16|float32|float16)\)", read("man", "meopt-torch.7"))
+        said = {name: float(value) for value, name in pairs}
         self.assertIn("%.2f bytes per parameter" % said["bfloat16"], read("README.md"))
         import meopt.torch
 
@@ -71,15 +74,16 @@ class Programs(unittest.TestCase):
     def test_pages(self):
         for page in (("man", "meopt-torch.7"), ("man", "zh_CN", "man7", "meopt-torch.7")):
             text = read(*page)
-            synopsis, example = (part.split(".Ed")[0].split("\n", 1)[1] for part in text.split(".Bd -literal")[1:])
+            blocks = text.split(".Bd -literal")[1:]
+            synopsis, example = (block.split(".Ed")[0].split("\n", 1)[1] for block in blocks)
             made = self.run_program(synopsis)
             self.train(made["model"], made["optimizer"])
             model = make()
             embeddings = list(model[0].parameters())
             rest = list(model[1:].parameters())
             before = loss(model, batches(1)[0]).item()
-            made = self.run_program(example, model=model, embeddings=embeddings, rest=rest, steps=10, batches=batches, loss=loss,
-                                    meopt=made["meopt"])
+            made = self.run_program(example, model=model, embeddings=embeddings, rest=rest, steps=10,
+                                    batches=batches, loss=loss, meopt=made["meopt"])
             self.assertLess(loss(model, batches(1)[0]).item(), before)
             self.assertEqual(made["optimizer"].param_groups[0]["steps"], 10)
 
@@ -89,15 +93,16 @@ class Programs(unittest.TestCase):
 
         import meopt.torch
 
-        table = re.findall(r"^\.It (\w+) Ta (\w+) Ta (torch|timm)\.optim\.(\w+)$", read("man", "meopt-torch.7"), re.M)
+        row = re.compile(r"^\.It (\w+) Ta (\w+) Ta (?:torch|timm)\.optim\.\w+$", re.M)
+        table = row.findall(read("man", "meopt-torch.7"))
         self.assertEqual(len(table), 5)
-        for name, original, _, _ in table:
-            self.assertIs(getattr(meopt.torch, name), getattr(meopt.torch, original))
-            self.assertIs(getattr(importlib.import_module("meopt." + original.lower()), original), getattr(meopt.torch, original))
+        for name, original in table:
+            made = getattr(meopt.torch, name)
+            self.assertIs(made, getattr(meopt.torch, original))
+            self.assertIs(made, getattr(importlib.import_module("meopt." + original.lower()), original))
             for option in ("amsgrad", "foreach", "fused", "capturable", "differentiable"):
-                made = getattr(meopt.torch, name)
                 p = [nn.Parameter(torch.zeros(4))]
-                with self.assertRaises((ValueError, TypeError)):  # TypeError: torch's class has no such argument
+                with self.assertRaises((ValueError, TypeError)):  # TypeError: torch's has no such argument
                     made(p, **{option: True})
         p = nn.Parameter(torch.zeros(128, 128, dtype=torch.bfloat16))
         plain = meopt.torch.AdamW([p]).held_bytes()["moments"]

@@ -144,6 +144,35 @@ class Release(unittest.TestCase):
         with self.assertRaisesRegex(RuntimeError, "clip="):
             scaler.step(optimizer)
 
+    def test_norms(self):
+        """clip_grad_norm_ returns the norm that it has without release, and raises where it would clip."""
+        for dtype in (torch.float32, torch.bfloat16):
+            pair = [make(mt.AdamW, dtype) for _ in range(2)]
+            mt.release_gradients(*pair[0], norms=True)
+            for step in range(3):
+                norms = []
+                for model, _ in pair:
+                    loss_of(model, batch(step)).backward()
+                    norms.append(nn.utils.clip_grad_norm_(model.parameters(), float("inf")))
+                    norms.append(nn.utils.clip_grad_norm_(model.parameters(), 1e6, foreach=False))
+                self.assertEqual(len(set(map(float, norms))), 1, norms)
+                self.assertGreater(float(norms[0]), 0)
+                for use in (lambda ps: nn.utils.clip_grad_norm_(ps, float(norms[0]) / 2),
+                            lambda ps: nn.utils.clip_grad_norm_(ps, 1e6, norm_type=1),
+                            lambda ps: [p.grad.abs() for p in ps]):
+                    with self.assertRaisesRegex(RuntimeError, "clip="):
+                        use(list(pair[0][0].parameters()))
+                for _, optimizer in pair:
+                    optimizer.step()
+                    optimizer.zero_grad()
+            self.same(pair)
+
+        model, optimizer = make(mt.AdamW, torch.float32)
+        mt.release_gradients(model, optimizer, norms=True)
+        loss_of(model, batch(0) * float("inf")).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), float("inf"))
+        self.assertRaises(FloatingPointError, optimizer.step)
+
     def test_interrupted_backward(self):
         """An exception in backward: what has stepped stays so, and zero_grad lets the next batch begin."""
         for accumulate in (1, 2):
@@ -163,7 +192,8 @@ class Release(unittest.TestCase):
                 else:
                     self.assertRaises(KeyError, loss.backward)
                     broken.remove()
-            moved = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+            after = model.state_dict()
+            moved = {name for name in after if not torch.equal(after[name], before[name])}
             self.assertTrue(moved and "first.weight" not in moved, moved)
             optimizer.zero_grad()
             steps = optimizer.param_groups[0]["steps"]

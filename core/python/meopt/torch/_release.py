@@ -19,19 +19,21 @@ class Released(Tensor):
     """The .grad of a parameter that has stepped: it has no memory, and each use of it raises RuntimeError.
 
     Else a second backward would begin another step, and clip_grad_norm_ would return 0 and clip nothing.
+    norm: of the gradient; then clip_grad_norm_ returns the norm of all, and raises where it would clip.
     """
 
     __torch_function__ = torch._C._disabled_torch_function_impl
     parameter_name: str
+    norm_2: Optional[Tensor]
 
     @staticmethod
-    def __new__(cls, gradient: Tensor, name: str) -> "Released":
+    def __new__(cls, gradient: Tensor, name: str, norm: Optional[Tensor]) -> "Released":
         made = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
             cls, gradient.shape, strides=gradient.stride(), dtype=gradient.dtype, device=gradient.device)
         return cast(Released, made)
 
-    def __init__(self, gradient: Tensor, name: str) -> None:
-        self.parameter_name = name
+    def __init__(self, gradient: Tensor, name: str, norm: Optional[Tensor]) -> None:
+        self.parameter_name, self.norm_2 = name, norm
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"<released gradient of {self.parameter_name}>"
@@ -39,24 +41,35 @@ class Released(Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
-        if name in ("view", "detach"):  # DTensor.from_local
-            return cls(args[0], args[0].parameter_name)
-        leaves = [leaf for arg in args for leaf in (arg if isinstance(arg, (list, tuple)) else [arg])]
-        found = next((leaf.parameter_name for leaf in leaves if isinstance(leaf, cls)), "a parameter")
+        each = args[0] if args and isinstance(args[0], (list, tuple)) else args[:1]
+        owned = [t for t in each if isinstance(t, cls)]
+        with_norms = bool(owned) and all(t.norm_2 is not None for t in owned)
+        if name in ("view", "detach") and owned:  # DTensor.from_local, .data
+            return cls(args[0], args[0].parameter_name, args[0].norm_2)
+        is_norm = name in ("linalg_vector_norm", "_foreach_norm")
+        if is_norm and with_norms and args[1:] in ((), (2,), (2, None)):
+            norms = [t.norm_2 if isinstance(t, cls) else torch.linalg.vector_norm(t) for t in each]
+            return norms if name == "_foreach_norm" else norms[0]
+        if name in ("mul_", "_foreach_mul_") and with_norms:
+            factor = torch.as_tensor(args[1])
+            if bool((factor.eq(1) | factor.isnan()).all()):  # NaN: step() raises FloatingPointError
+                return None if name == "_foreach_mul_" else args[0]
+        found = next((t.parameter_name for t in (*owned, *args) if isinstance(t, cls)), "a parameter")
         if name in ("add", "add_"):
             raise second_gradient(found)
-        raise RuntimeError(f"{name}: the gradient of {found} is released, and the parameter has stepped: give "
-                           "release_gradients clip= and max_norm= in place of clip_grad_norm_ or GradScaler")
+        raise RuntimeError(f"{name}: the gradient of {found} is released, and the parameter has stepped: "
+                           "clip by clip= and max_norm= of release_gradients; norms=True keeps norms for logs")
 
 
 def second_gradient(name: str) -> RuntimeError:
-    return RuntimeError(f"{name}: a second gradient in one step: call optimizer.step() after each backward, or "
-                        "give release_gradients accumulate=")
+    return RuntimeError(f"{name}: a second gradient in one step: call optimizer.step() after each backward, "
+                        "or give release_gradients accumulate=")
 
 
-def released(gradient: Tensor, name: str) -> Tensor:
+def released(gradient: Tensor, name: str, norms: bool) -> Tensor:
     """Returns what replaces the .grad of a parameter that has stepped; of a DTensor, one of its layout."""
-    made = Released(local_tensor(gradient), name)
+    local = local_tensor(gradient)
+    made = Released(local, name, torch.linalg.vector_norm(local) if norms else None)
     return dtensor_like(gradient, made) if is_dtensor(gradient) else made
 
 
@@ -64,8 +77,9 @@ class Release:
     """Steps an optimizer's parameters during backward until `remove`. Made by release_gradients."""
 
     def __init__(self, model: torch.nn.Module, optimizer: Meopt, clip: Optional[str],
-                 max_norm: Optional[float], accumulate: int) -> None:
+                 max_norm: Optional[float], accumulate: int, norms: bool) -> None:
         self._optimizer, self._clip, self._max_norm, self._accumulate = optimizer, clip, max_norm, accumulate
+        self._norms = norms
         self._lock = threading.Lock()  # hooks of DDP run in threads of their own
         self._hooks: List[Any] = []
         self._ddp_params: Set[Tensor] = set()  # parameters whose gradients DDP reduces
@@ -125,8 +139,9 @@ class Release:
         self._gradient_counts[p] = self._gradient_counts.get(p, 0) + 1
         if self._gradient_counts[p] < self._accumulate or p.grad is None:
             return
-        self._step(p, p.grad)
-        p.grad = released(p.grad, self._optimizer._names[p])
+        gradient = p.grad
+        p.grad = released(gradient, self._optimizer._names[p], self._norms)
+        self._step(p, gradient)
 
     def _mark_used(self, p: Tensor) -> None:
         self._used.add(p)
@@ -136,7 +151,7 @@ class Release:
         self._ddp_waits = False
         for p in self._stepped & self._ddp_params:
             if p.grad is not None:
-                p.grad = released(p.grad, self._optimizer._names[p])
+                p.grad = released(p.grad, self._optimizer._names[p], self._norms)
 
     def _reduce_hook(self) -> Any:
         """Returns a communication hook of DDP that averages a bucket over all ranks, then steps it. Like DDP,
@@ -224,7 +239,8 @@ class Release:
 
 
 def release_gradients(model: torch.nn.Module, optimizer: Meopt, *, clip: Optional[str] = None,
-                      max_norm: Optional[float] = None, accumulate: int = 1) -> Release:
+                      max_norm: Optional[float] = None, accumulate: int = 1,
+                      norms: bool = False) -> Release:
     """Lets the optimizer's parameters step during backward, so that their gradients never exist at the same
     time.
 
@@ -239,7 +255,9 @@ def release_gradients(model: torch.nn.Module, optimizer: Meopt, *, clip: Optiona
     them. model: a DistributedDataParallel's gradients step when their bucket is reduced; use its no_sync()
     for all backward passes of a step but the last. Its buckets stay allocated. fully_shard (FSDP2):
     gradients step when they are reduced; with set_requires_gradient_sync(False) for all backward
-    passes of a step but the last, accumulate is 1.
+    passes of a step but the last, accumulate is 1. norms: clip_grad_norm_ on released gradients returns
+    their norm, which takes one more pass over them, and raises where it would clip: the Trainer of
+    transformers logs it at every step.
 
     ValueError: the options do not fit, or LAMB has max_grad_norm, which requires clip="exact".
     RuntimeError: a parameter has two gradients in one step (in backward), or a released gradient is used.
@@ -252,5 +270,5 @@ def release_gradients(model: torch.nn.Module, optimizer: Meopt, *, clip: Optiona
         raise ValueError("max_grad_norm requires all gradients: use clip='exact' or max_grad_norm=None")
     if optimizer._release is not None:
         raise ValueError("the optimizer releases gradients already")
-    optimizer._release = Release(model, optimizer, clip, max_norm, accumulate)
+    optimizer._release = Release(model, optimizer, clip, max_norm, accumulate, norms)
     return optimizer._release
