@@ -447,7 +447,7 @@ int image_list_search(struct image_list *list, const struct image_search *search
     bool cifar = !code && !w.all && (code = cifar_list(list, search, err), list->count > 0);
     if (cifar && !code) match_patterns(&w);
     if (search->unlisted) *search->unlisted = w.unlisted;
-    qsort(list->names, (size_t)list->count, sizeof *list->names, by_bytes);
+    if (list->count) qsort(list->names, (size_t)list->count, sizeof *list->names, by_bytes);
     if (!cifar) drop_parts(&w);
     if (!cifar) list->unread = unread_text(&w);
     if (!code && list->count == 0) {
