@@ -7,7 +7,9 @@
 #include "cli/terminal/screen.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
+#include "core/base/json.h"
 #include "core/base/log.h"
+#include "core/config/config.h"
 #include "core/run/checkpoint.h"
 #include "core/run/request.h"
 #include "core/train/signals.h"
@@ -73,13 +75,29 @@ static void ask_to_resume(struct dash *d)
     }
 }
 
+/* Returns the ranks on CPUs that the run had, which config.yaml does not name; 0: one, or cards. */
+static int cpu_ranks(const char *directory)
+{
+    struct config config;
+    json_t *meta = json_read_below(directory, "meta.json", 64 << 20, NULL);
+    int ranks = (int)json_integer_value(json_object_get(meta, "ranks"));
+    json_decref(meta);
+    if (ranks < 2 || config_load_below(&config, directory, NULL, 0, NULL) != 0) return 0;
+    bool cpu = config.device.type == DEVICE_TYPE_CPU;
+    config_free(&config);
+    return cpu ? ranks : 0;
+}
+
 /* Runs 'meopt train --resume' in the same terminal. */
 static int start_resume(const struct dash *d, struct error *err)
 {
-    char at[32];
+    char at[32], ranks[16];
+    int workers = cpu_ranks(d->run->directory), n = 4;
+    const char *argv[9] = {"meopt", "train", "--resume", d->run->directory};
     snprintf(at, sizeof at, "%lld", (long long)d->resume_step);
-    const char *argv[] = {"meopt", "train", "--resume", d->run->directory, d->branches ? "--at" : NULL,
-                          at,      NULL};
+    snprintf(ranks, sizeof ranks, "%d", workers);
+    if (workers) argv[n++] = "--workers", argv[n++] = ranks;
+    if (d->branches) argv[n++] = "--at", argv[n++] = at;
     int status = 0;
     fflush(NULL);
     pid_t pid = fork();

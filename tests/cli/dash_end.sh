@@ -30,6 +30,20 @@ keys q
 await 'status 0'
 stop
 
+# key r resumes a run of two ranks on two ranks
+"$MEOPT" train configs/quickstart_dinov2.yaml train.steps=24 train.checkpoint_steps=8 --workers 2 --stop-after 8 --run-dir runs --name pair >out 2>log ||
+    [ $? = 10 ] || fail "a pair of ranks"
+start screen-256color 'attach pair'
+await 'stopped'
+keys r
+await 'type resume'
+keys resume
+keys Enter
+wait_for 60 grep -qs '"state": *"done"' runs/pair/state.json || fail "the pair of ranks does not finish"
+grep -q '"ranks": *2' runs/pair/meta.json || fail "resumed on other ranks: $(grep -o '"ranks": *[0-9]*' runs/pair/meta.json)"
+await 'status 0'
+stop
+
 # the start, on stderr: what is no default; all of it for who asks
 "$MEOPT" train configs/quickstart_dinov2.yaml train.steps=1 --run-dir runs --name two >out 2>log
 [ "$(wc -l <log)" -lt 60 ] || fail "a start writes $(wc -l <log) lines"
