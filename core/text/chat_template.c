@@ -33,6 +33,8 @@ static const struct {
     {0x11dd5d2000000123, "chatml"},         /* Hermes, Dolphin, Yi */
     {0x0d469078000000c4, "chatml"},         /* ChatML */
     {0x49ab552c000000c7, "chatml"},         /* OpenHermes 2.5 */
+    {0x88452c0100001444, "chatml"},         /* Qwen3-Coder of 2025-10 */
+    {0xd5c0881000001405, "chatml"},         /* Qwen3-Coder of 2026 */
     {0xf6341cad000013b5, "chatml"},         /* Qwen3-Coder */
     {0x09f4c76400000126, "chatml"},         /* Hermes, Dolphin, Yi */
     {0xc28f7d3700000806, "chatml"},         /* Qwen3-Instruct-2507 */
