@@ -80,16 +80,20 @@ static int make_side(struct export_directory *d, const char *path, struct error 
 {
     mode_t mask = umask(0);
     umask(mask);
+    bool gone; /* another export has taken it for one that a killed process left */
     do {
         if (d->held >= 0) close(d->held);
         free(d->side);
         d->side = xasprintf("%s.partial-XXXXXX", path);
-        if (!mkdtemp(d->side) || (d->held = open(d->side, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0) {
+        bool made = mkdtemp(d->side) != NULL;
+        d->held = made ? open(d->side, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+        gone = made && (d->held < 0 ? errno == ENOENT : !file_hold(d->held));
+        if (d->held < 0 && !gone) {
             int code = error_errno(err, EXIT_FAILED, "use a different directory with --out",
                                    "cannot create a directory");
             return error_at(err, d->side, 0, 0), code;
         }
-    } while (!file_hold(d->held));
+    } while (gone);
     (void)fchmod(d->held, 0777 & ~mask); /* mkdtemp makes it accessible to its owner only */
     char *left = xasprintf("%s.partial-", path);
     file_remove_left(left, is_unfinished);
@@ -161,7 +165,8 @@ int export_directory_end(struct export_directory *d, int code, struct error *err
     if (!code) code = file_sync_dir(d->side, err);
     if (!code) code = publish(d, err);
     if (!code) code = file_sync_dir(parent, err);
-    if (file_remove_tree(d->side, &why)) log_warn("could not remove %s: %s", d->side, why.what);
+    if (file_remove_tree(d->side, &why) && !file_absent(d->side))
+        log_warn("could not remove %s: %s", d->side, why.what);
     close(d->held);
     free(parent);
     free(d->final);

@@ -298,6 +298,7 @@ int file_atomic_begin_large(struct file_atomic *f, const char *path, struct erro
     int code;
     while ((code = begin(f, NULL, path, "partial-", err)) == 0 && !file_hold(f->fd)) file_atomic_abort(f);
     if (code) return code;
+    f->held = true;
     char *left = xasprintf("%.*s", (int)(strlen(f->temp) - 6), f->temp);
     file_remove_left(left, NULL);
     free(left);
@@ -322,7 +323,7 @@ static int sync_parent(const struct file_atomic *f, struct error *err)
 
 static int commit(struct file_atomic *f, bool sync, struct error *err)
 {
-    int code = 0;
+    int code = 0, held = f->held ? fcntl(f->fd, F_DUPFD_CLOEXEC, 0) : -1;
     if (sync) code = file_sync(f->fd, f->temp, err);
     if (close(f->fd) != 0 && code == 0)
         code = error_errno(err, EXIT_FAILED, "free some space or choose another directory", "cannot close %s",
@@ -330,6 +331,7 @@ static int commit(struct file_atomic *f, bool sync, struct error *err)
     f->fd = -1;
     if (code == 0 && file_rename_at(f->place.at, f->temp, f->place.name) != 0)
         code = error_errno(err, EXIT_FAILED, NULL, "cannot rename %s to %s", f->temp, f->place.path);
+    if (held >= 0) close(held);
     if (code) error_at(err, f->place.path, 0, 0);
     else {
         f->temp[0] = 0; /* nothing to remove */

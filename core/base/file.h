@@ -91,6 +91,7 @@ struct file_atomic {
     int fd;
     struct file_place place;
     char *temp; /* next to place.name */
+    bool held;  /* file_hold, until it has its name */
 };
 int file_atomic_begin(struct file_atomic *f, const char *path, struct error *err);
 int file_atomic_begin_below(struct file_atomic *f, const char *directory, const char *name,

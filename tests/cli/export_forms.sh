@@ -155,6 +155,13 @@ if [ -f "$MEOPT_BUILD/tests/libfault.so" ]; then
         rm -rf killed* .killed*
     done
 fi
+for i in 1 2 3 4 5 6; do # at the same time: none takes the unfinished export of another for one that was killed
+    "$MEOPT" export clip --format hf -o together >"log$i" 2>&1 || echo failed >>failures &
+    "$MEOPT" export clip -o together.safetensors >"log.$i" 2>&1 || echo failed >>failures &
+done
+wait
+[ ! -e failures ] || fail "exports at the same time: $(cat log1 log.1)"
+[ -z "$(ls -d ./*.partial-?????? ./.*.partial-?????? 2>/dev/null)" ] && [ -f together/model.safetensors ] || fail "exports at the same time leave files"
 
 # a head from 16 to 8 values
 train headed model.weight_s="$names/clip-vision"
