@@ -336,7 +336,7 @@ static int encode_file(struct corpus *c, int64_t file, struct corpus_position fr
     if (code) return code;
     size_t at = (size_t)from.offset,
            mark = map.bytes >= 3 && memcmp(map.data, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
-    const char *begin = (const char *)map.data + mark;
+    const char *begin = map.bytes ? (const char *)map.data + mark : "";
     bool inside = from.inside;
     code = text_container(&container, path, begin, map.bytes - mark, err);
     if (code) error_at(err, path, 0, 0);
