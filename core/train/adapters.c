@@ -5,6 +5,7 @@
 #include "core/base/log.h"
 #include "core/nn/lora.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,10 +30,11 @@ int adapters_options(const struct config *c, const struct model_shape *g, struct
     return code;
 }
 
+/* One that cannot be examined now is opened as a directory, which says why. */
 static bool is_directory(const char *path)
 {
     struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    return stat(path, &st) == 0 ? S_ISDIR(st.st_mode) : errno != ENOENT && errno != ENOTDIR;
 }
 
 /* Members of adapter_config.json, PEFT's LoraConfig. */
