@@ -251,7 +251,9 @@ int run_briefs_read(struct run_brief *briefs, int count, double until, int *unre
     int changed = read_all(order, count, check_is_run, until);
     qsort(order, (size_t)count, sizeof *order, newest_first);
     changed += read_all(order, count, read_known, until);
-    changed += read_all(order, count, find_bottleneck, fmin(until, clock_seconds() + BOTTLENECKS_SECONDS));
+    /* on a screen, the rest follows with the next refresh; a list that is printed once has all of them */
+    double most = isinf(until) ? until : fmin(until, clock_seconds() + BOTTLENECKS_SECONDS);
+    changed += read_all(order, count, find_bottleneck, most);
     free(order);
     if (unread) *unread = 0;
     for (int i = 0; i < count && unread; i++) *unread += !briefs[i].foreign && briefs[i].state_mark == 0;
