@@ -77,10 +77,11 @@ static int no_family(const struct weights *weights, struct error *err)
     if (code) return code;
     if (config.family) return refuse_names(&config, weights, err);
     char called[64];
-    if (sidecar_model(weights_path(weights), called, sizeof called))
+    const char *is = names_unsupported(weights);
+    bool typed = sidecar_model(weights_path(weights), called, sizeof called);
+    if (typed && !(is && sidecar_type_known(called))) /* else the tensors say more than its type */
         return error_set(err, EXIT_CONFIG, supported,
                          "is not a supported model: its config.json has model type %s", called);
-    const char *is = names_unsupported(weights);
     if (is) return error_set(err, EXIT_CONFIG, supported, "is not a supported model: it is %s", is);
     char unread[192] = "", name[80];
     const char *odd = weights_unread_name(weights, 0);

@@ -176,6 +176,8 @@ static const struct hf_defaults *defaults_of(const char *type)
     return &none;
 }
 
+bool sidecar_type_known(const char *type) { return *defaults_of(type)->type; }
+
 static int64_t or_else(int64_t value, int64_t usual) { return value ? value : usual; }
 
 /* transformers: vision_config of a CLIPModel, or the model itself. */

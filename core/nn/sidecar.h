@@ -44,5 +44,7 @@ int sidecar_object(struct json_t **root, const char *checkpoint, const char *nam
 /* Returns the model type in config.json (transformers' model_type, timm's architecture), printable; false:
  * none. */
 bool sidecar_model(const char *checkpoint, char *name, size_t size);
+/* Returns whether towers of this model_type are supported. */
+bool sidecar_type_known(const char *type);
 
 #endif

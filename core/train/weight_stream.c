@@ -235,8 +235,6 @@ static void *stream_thread(void *context)
         bool kept = code != 0; /* the changed weights exist in the buffer only */
         if (!code) code = with_retry(fetch, s, group, &slot->err);
         pthread_mutex_lock(&s->lock);
-        if (slot->dirty && !kept) s->moved += (int64_t)tower_group_weights(s->tower, before).bytes;
-        if (!code) s->moved += (int64_t)tower_group_weights(s->tower, group).bytes;
         slot->code = code;
         slot->dirty = kept;
         slot->held = kept ? before : code ? -1 : group;
@@ -261,6 +259,9 @@ static void request_group(struct weight_stream *s, int group)
     struct slot *slot = slot_of(s, group);
     while (slot->wanted >= 0 && slot->wanted != group) pthread_cond_wait(&s->changed, &s->lock);
     if (slot->wanted == group || slot->held == group) return;
+    /* counted when it is asked for: a step then has the same count however fast the thread is */
+    if (slot->dirty) s->moved += (int64_t)tower_group_weights(s->tower, slot->held).bytes;
+    s->moved += (int64_t)tower_group_weights(s->tower, group).bytes;
     slot->wanted = group;
     slot->turn = s->turns++;
     slot->code = 0;

@@ -364,7 +364,7 @@ add("timm-siglip-classifier", VisionTransformer(**dict(MAP, num_classes=3)), fea
 add("siglip-headless", hf.SiglipVisionModel(hf.SiglipVisionConfig(vision_use_head=False, **siglip_config)),
     lambda m, x: m(pixel_values=x).last_hidden_state.mean(1), pool="avg", **dict(PLAIN, ffn="gelu_tanh"))
 naflex = dict(num_patches=16, **{k: v for k, v in siglip_config.items() if k != "image_size"})
-refuse("siglip2-naflex", hf.Siglip2VisionModel(hf.Siglip2VisionConfig(**naflex)), "siglip2_vision_model")
+refuse("siglip2-naflex", hf.Siglip2VisionModel(hf.Siglip2VisionConfig(**naflex)), "SigLIP2")
 
 save_file(golden, os.path.join(root, "golden.safetensors"))
 with open(os.path.join(root, "index.json"), "w") as f:
