@@ -318,12 +318,14 @@ static int remove_validation(struct image_list *list, const struct data_options 
     struct image_list val;
     struct stat st;
     int64_t kept = 0, left = 0, count = list->count;
-    if (!o->apart || o->tokens || o->validation || stat(o->apart, &st) != 0 || !S_ISREG(st.st_mode)) return 0;
+    if (o->tokens || o->validation) return 0;
+    int code = image_list_apart(o->apart, &st, err);
+    if (code || !S_ISREG(st.st_mode)) return code;
     held_out.label_file = o->apart;
     held_out.include = held_out.apart = NULL;
     held_out.order = NULL;
     held_out.labels = held_out.validation = true;
-    int code = image_list_open(&val, &held_out, err);
+    code = image_list_open(&val, &held_out, err);
     if (code) return code;
     uint8_t *named = xcalloc((size_t)count + 1, 1);
     for (int64_t i = 0, k = 0; i < count; i++) {

@@ -76,8 +76,7 @@ struct walk {
     } unread[ENDINGS]; /* the last entry counts all further endings */
     int endings;
     int64_t loops, foreign;
-    dev_t apart_device; /* of a directory that is left out */
-    ino_t apart;        /* 0: none */
+    struct stat apart; /* a directory that is left out; st_ino 0: none */
     char **archives;
     int64_t archive_count;
     const char *archive;                                 /* the archive being read */
@@ -155,6 +154,16 @@ bool image_list_foreign(const char *name, size_t bytes)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strlen(names[i]) == bytes && memcmp(names[i], name, bytes) == 0) return true;
     return name[0] == '.';
+}
+
+int image_list_apart(const char *apart, struct stat *status, struct error *err)
+{
+    *status = (struct stat){0};
+    if (!apart || !apart[0] || stat(apart, status) == 0) return 0;
+    *status = (struct stat){0};
+    if (file_absent(apart)) return 0;
+    error_errno(err, EXIT_FAILED, NULL, "cannot examine it, to leave it out of the training data");
+    return error_at(err, apart, 0, 0);
 }
 
 /* Returns whether a path leads through such a directory. */
@@ -242,7 +251,8 @@ static int walk(struct walk *w, const char *below, const struct above *up, struc
     struct stat st;
     int code = 0;
     bool opened = dir && fstat(dirfd(dir), &st) == 0, loop = false;
-    bool apart = opened && below[0] && w->apart && st.st_ino == w->apart && st.st_dev == w->apart_device;
+    bool apart =
+        opened && below[0] && st.st_ino && st.st_ino == w->apart.st_ino && st.st_dev == w->apart.st_dev;
     if (!opened && below[0])
         code = unlisted(w, path, "cannot open this directory of images",
                         "make it readable, or name it in data.exclude to train without it", err);
@@ -438,12 +448,8 @@ int image_list_search(struct image_list *list, const struct image_search *search
                      .report = search->report,
                      .context = search->context,
                      .labels = search->labels};
-    struct stat apart;
-    if (search->apart && search->apart[0] && stat(search->apart, &apart) == 0 && S_ISDIR(apart.st_mode)) {
-        w.apart_device = apart.st_dev;
-        w.apart = apart.st_ino;
-    }
-    int code = read_archives(&w, walk(&w, "", NULL, err), err);
+    int code = image_list_apart(search->apart, &w.apart, err);
+    if (!code) code = read_archives(&w, walk(&w, "", NULL, err), err);
     bool cifar = !code && !w.all && (code = cifar_list(list, search, err), list->count > 0);
     if (cifar && !code) match_patterns(&w);
     if (search->unlisted) *search->unlisted = w.unlisted;

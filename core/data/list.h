@@ -72,6 +72,10 @@ int image_list_search(struct image_list *list, const struct image_search *search
 /* The same for training images. */
 int image_list_read(struct image_list *list, const char *root, const char *include, const char *exclude,
                     struct error *err);
+struct stat;
+/* Examines what data_options.apart names; status->st_ino 0: nothing. A name that cannot be examined now is an
+ * error: its images would be trained on. */
+int image_list_apart(const char *apart, struct stat *status, struct error *err);
 /* Keeps the images of one part of the sorted list, as described above. */
 void image_list_select_part(struct image_list *list, const struct image_search *search);
 /* Returns the part that a word of a name gives, words being separated by "-_." and blanks: PART_NONE without

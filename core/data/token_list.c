@@ -98,11 +98,11 @@ static int list_directory(struct image_list *list, struct left_out *left, const 
     int code = 0;
     bool all = !o->include || !o->include[0];
     *left = (struct left_out){0};
-    if (o->apart && stat(o->apart, &left->apart) != 0) left->apart.st_ino = 0;
     if (!dir) {
         error_errno(err, EXIT_FAILED, "set data.root to token files", "cannot open this directory");
         return error_at(err, o->root, 0, 0);
     }
+    code = image_list_apart(o->apart, &left->apart, err);
     while (!code && (errno = 0, entry = readdir(dir)) != NULL) {
         const char *name = entry->d_name;
         bool dots = strcmp(name, ".") == 0 || strcmp(name, "..") == 0;

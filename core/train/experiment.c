@@ -18,12 +18,12 @@
 struct data_options train_tower_images(const struct config *c, bool student)
 {
     struct stat st;
-    bool classes = objective_of(c)->classes || c->train.eval == TRAIN_EVAL_KNN ||
-                   (stat(c->data.val, &st) == 0 && S_ISDIR(st.st_mode));
+    bool list = stat(c->data.val, &st) == 0 && S_ISREG(st.st_mode),
+         classes = objective_of(c)->classes || c->train.eval == TRAIN_EVAL_KNN;
     return (struct data_options){.root = c->data.root,
                                  .include = c->data.include,
                                  .exclude = c->data.exclude,
-                                 .apart = classes ? c->data.val : NULL, /* a list is of classes */
+                                 .apart = list && !classes ? NULL : c->data.val, /* a list is of classes */
                                  .image_size = train_image_size(c, student),
                                  .preprocess = train_preprocess(c, student),
                                  .augment = c->data.augment,

@@ -1,6 +1,6 @@
 #!/bin/sh
 # A file that cannot be examined for a moment (EIO, ESTALE) is neither missing nor something else: a command ends with an error, or its result
-# is that of the undisturbed one. The files beside a model and beside a tokenizer, token files.
+# is that of the undisturbed one. The files next to a model and next to a tokenizer, token files.
 set -u
 [ -f "$MEOPT_BUILD/tests/libfault.so" ] || { echo "skipped: no libfault.so"; exit 77; }
 grep -q 'MEOPT_SANITIZE:BOOL=ON' "$MEOPT_BUILD/CMakeCache.txt" && echo "skipped: libfault.so and the sanitizers both replace calls" && exit 77
@@ -19,6 +19,10 @@ data: {root: images, image_size: 28}
 train: {batch_size: 4, steps: 1}
 device: {type: cpu}
 END
+mkdir -p held/all held/val
+cp images/* held/all/
+mv "$(find held/all -name '*.jpg' | sort | head -1)" held/val/
+sed 's|root: images|root: held, val: held/val|' tower.yaml >held.yaml
 cp "$MEOPT_SOURCE/tests/data/tokenizers/llama2.json" tokens/tokenizer.json
 echo '{"bos_token": "<s>", "eos_token": "</s>"}' >tokens/tokenizer_config.json
 head -c 3000 "$MEOPT_SOURCE/README.md" >text.txt
@@ -39,8 +43,9 @@ faulty() { # CALL ERRNO K DIRECTORY COMMAND...: the K-th such call on a file of 
 model() { rm -f rows.safetensors; "$1" "$2" "$3" "$4" model "$MEOPT" embed tower.yaml --role teacher --out rows.safetensors; }
 tokenizer() { rm -f text.bin text.idx text.json; "$1" "$2" "$3" "$4" tokens "$MEOPT" tokenize text.txt --tokenizer tokens -o text; }
 stream() { "$1" "$2" "$3" "$4" stream.txt "$MEOPT" config check --data bytes.yaml --json; }
+held() { "$1" "$2" "$3" "$4" held/val "$MEOPT" config check --data held.yaml; } # images of data.val are not trained on
 plain() { shift 4; "$@" >out 2>log; }
-for what in model:rows.safetensors tokenizer:text.bin stream:out; do
+for what in model:rows.safetensors tokenizer:text.bin stream:out held:out; do
     result=${what#*:} what=${what%:*} failed=0
     $what plain . . . || fail "$what: exit $?"
     cp "$result" expected
