@@ -119,7 +119,8 @@ int metric_export_open(struct metric_export **out, const char *directory, int64_
     if (tensorboard) {
         char *path = path_join(directory, "tensorboard");
         code = file_make_dirs_below(directory, "tensorboard", err); /* follows no link */
-        int64_t last = code ? from : tensorboard_last_step(path);
+        int64_t last = from;
+        if (!code) code = tensorboard_last_step(path, &last, err);
         if (last < from) o->from = last;
         if (!code) code = tensorboard_open(&o->tensorboard, path, o->from + 1, err);
         if (!code && last < from) write_past(o, from);

@@ -188,37 +188,43 @@ static int64_t event_step(const uint8_t *p, const uint8_t *end)
     return summary ? step : -1;
 }
 
-/* Returns the last step of a file's complete records, or `last` if that is larger. */
-static int64_t file_last_step(const char *path, int64_t last)
+/* Raises *last to the last step of a file's complete records. */
+static int file_last_step(const char *path, int64_t *last, struct error *err)
 {
     struct file_map map;
-    if (file_map_open(&map, path, NULL)) return last;
-    for (size_t at = 0; at + 16 <= map.bytes;) {
+    int code = file_map_open(&map, path, err);
+    for (size_t at = 0; !code && at + 16 <= map.bytes;) {
         uint64_t bytes = 0;
         for (int i = 0; i < 8; i++) bytes |= (uint64_t)map.data[at + (size_t)i] << 8 * i;
         if (bytes > map.bytes - at - 16) break;
         const uint8_t *event = map.data + at + 12;
         int64_t step = event_step(event, event + bytes);
-        if (step > last) last = step;
+        if (step > *last) *last = step;
         at += 16 + bytes;
     }
-    file_map_close(&map);
-    return last;
+    if (!code) file_map_close(&map);
+    return code;
 }
 
-int64_t tensorboard_last_step(const char *directory)
+int tensorboard_last_step(const char *directory, int64_t *last, struct error *err)
 {
     static const char begin[] = "events.out.tfevents.";
     DIR *dir = opendir(directory);
-    int64_t last = 0;
-    for (const struct dirent *entry; dir && (entry = readdir(dir)) != NULL;) {
+    const struct dirent *entry;
+    int code = 0;
+    *last = 0;
+    while (dir && !code && (errno = 0, entry = readdir(dir)) != NULL) {
         if (strncmp(entry->d_name, begin, sizeof begin - 1) != 0) continue;
         char *path = path_join(directory, entry->d_name);
-        last = file_last_step(path, last);
+        code = file_last_step(path, last, err);
         free(path);
     }
+    if (!code && errno) {
+        code = error_errno(err, EXIT_FAILED, NULL, "cannot list this directory");
+        error_at(err, directory, 0, 0);
+    }
     if (dir) closedir(dir);
-    return last;
+    return code;
 }
 
 int tensorboard_write(struct tensorboard *t, const struct scalars *s, struct error *err)

@@ -20,8 +20,9 @@ struct tensorboard;
  * 1 on resume. */
 int tensorboard_open(struct tensorboard **out, const char *directory, int64_t next_step, struct error *err);
 
-/* Returns the last step that the files of the directory have; 0: none. */
-int64_t tensorboard_last_step(const char *directory);
+/* Sets the last step that the files of the directory have; 0: none. An error: one cannot be read, and its
+ * steps would be written twice. */
+int tensorboard_last_step(const char *directory, int64_t *last, struct error *err);
 
 /* Appends one step. After a failed write (full disk) the file ends with the previous record, and the next
  * call writes again. */
