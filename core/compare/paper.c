@@ -250,18 +250,18 @@ static void what_was_trained(const struct writer *w)
 static void how(const struct writer *w)
 {
     static const struct {
-        const char *key, *english, *chinese;
-    } all[] = {{"optim.name", "update rule ", "优化算法 "},
-               {"optim.lr", "learning rate ", "学习率 "},
-               {"optim.schedule", "schedule ", "学习率调度 "},
-               {"optim.warmup_steps", "warm-up steps ", "预热步数 "},
-               {"optim.warmup_ratio", "share of warm-up steps ", "预热步数占比 "},
-               {"optim.weight_decay", "weight decay ", "权重衰减 "},
-               {"loss.type", "loss ", "损失函数 "}};
+        const char *key, *english, *chinese, *unset; /* the value that means: not given */
+    } all[] = {{"optim.name", "update rule ", "优化算法 ", NULL},
+               {"optim.lr", "learning rate ", "学习率 ", NULL},
+               {"optim.schedule", "schedule ", "学习率调度 ", NULL},
+               {"optim.warmup_steps", "warm-up steps ", "预热步数 ", "-1"},
+               {"optim.warmup_ratio", "share of warm-up steps ", "预热步数占比 ", "0"},
+               {"optim.weight_decay", "weight decay ", "权重衰减 ", NULL},
+               {"loss.type", "loss ", "损失函数 ", NULL}};
     bool any = false;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         const char *value = setting(w, all[i].key);
-        if (!value || strcmp(value, "-1") == 0 || strcmp(value, "0") == 0) continue; /* not given */
+        if (!value || (all[i].unset && strcmp(value, all[i].unset) == 0)) continue;
         if (!any) emit(w, "Settings of ", "");
         if (!any) emit_name(w, w->run->name);
         if (!any) emit(w, ": ", " 的设置：");
