@@ -259,6 +259,8 @@ static int read_yarn(struct language_config *c, const json_t *rope, struct error
 static const char *const rope_types[] = {
     [ROPE_UNSCALED] = "default", [ROPE_LINEAR] = "linear", [ROPE_LLAMA3] = "llama3", [ROPE_YARN] = "yarn"};
 
+const char *language_rope_type(enum rope_scaling scaling) { return rope_types[scaling]; }
+
 /* Reads rope_parameters or rope_scaling, but for its rope_theta. */
 static int read_scaling(struct language_config *c, const json_t *rope, const char *key, struct error *err)
 {
@@ -512,4 +514,11 @@ int language_config_read(struct language_config *c, const char *checkpoint, stru
         if (strcmp(type, types[i].type) == 0) code = read_model(c, &types[i], root, err);
     json_decref(root);
     return code;
+}
+
+int language_config_check(const struct language_config *c, enum family family, struct error *err)
+{
+    if (!c->type[0] || c->family == family) return 0;
+    return error_set(err, EXIT_CONFIG, SUPPORTED, "config.json: a model of type %s is not supported%s",
+                     c->type, c->family ? _(" with these tensors") : "");
 }

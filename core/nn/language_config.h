@@ -26,6 +26,7 @@ int language_config_read(struct language_config *config, const char *checkpoint,
 /* Sets the properties of nanoGPT's model_args, which are in the file of the weights; without any, `config`
  * stays. */
 void language_config_arguments(struct language_config *config, const struct weights *weights);
+const char *language_rope_type(enum rope_scaling scaling); /* "default", "linear", "llama3", "yarn" */
 /* Refuses (EXIT_CONFIG) a type that is not of the family. */
 int language_config_check(const struct language_config *config, enum family family, struct error *err);
 

@@ -7,6 +7,7 @@
 #include "core/nn/model_shape_internal.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -195,6 +196,12 @@ static void settle_classes(struct model_shape *g, const struct key_map *key_map,
     if (t && t->ndim == 2) g->classes = t->shape[0];
 }
 
+static void warn_difference(const char *name, const char *says, const char *is)
+{
+    log_warn("config.json differs from the metadata in the weights and is used: %s %s instead of %s", name,
+             says, is);
+}
+
 /* Says where config.json differs from the metadata of a file that meopt wrote: the former is the newer word,
  * for people edit it. */
 static void warn_differences(const struct found *f)
@@ -206,15 +213,22 @@ static void warn_differences(const struct found *f)
         double config, metadata;
     } rows[] = {{"norm eps", c->norm_eps, own->norm_eps},
                 {"rotary base", c->rope.theta, own->rope.theta},
-                {"rotary scaling", c->rope.scaling, own->rope.scaling},
                 {"rotary factor", c->rope.factor, own->rope.factor},
                 {"window", (double)c->window, (double)own->window},
-                {"heads", (double)c->heads, (double)own->heads},
-                {"activation", c->ffn, own->ffn ? own->ffn : c->ffn}};
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+                {"heads", (double)c->heads, (double)own->heads}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char says[32], is[32];
+        snprintf(says, sizeof says, "%g", rows[i].config);
+        snprintf(is, sizeof is, "%g", rows[i].metadata);
         if (fabs(rows[i].config - rows[i].metadata) > 1e-6 * fabs(rows[i].config))
-            log_warn("config.json differs from the metadata in the weights and is used: %s %g instead of %g",
-                     rows[i].name, rows[i].config, rows[i].metadata);
+            warn_difference(rows[i].name, says, is);
+    }
+    if (c->rope.scaling != own->rope.scaling)
+        warn_difference("rotary scaling", language_rope_type(c->rope.scaling),
+                        language_rope_type(own->rope.scaling));
+    if (own->ffn && own->ffn != c->ffn)
+        warn_difference("activation", model_shape_activation(&(struct model_shape){.ffn = c->ffn}),
+                        model_shape_activation(&(struct model_shape){.ffn = own->ffn}));
 }
 
 /* Sets the properties that no tensor shows. */
@@ -248,21 +262,12 @@ static void settle_rest(struct model_shape *g, const struct found *f, int ffn, b
     } else if (model_shape_rotates(g) && !(g->rope.theta > 0)) g->assumed |= ASSUMED_POSITIONS;
 }
 
-int language_config_check(const struct language_config *c, enum family family, struct error *err)
-{
-    if (!c->type[0] || c->family == family) return 0;
-    return error_set(err, EXIT_CONFIG, "supported: gpt2, llama, mistral, qwen2, qwen3 and bert",
-                     "config.json: a model of type %s is not supported%s", c->type,
-                     c->family ? _(" with these tensors") : "");
-}
-
 int language_shape_dims(struct model_shape *g, const struct key_map *key_map, const struct weights *weights,
-                        struct error *err)
+                        const struct language_config *config, struct error *err)
 {
-    struct found f;
+    struct found f = {.config = *config};
     int ffn = names_ffn(key_map, weights);
     int code = metadata_read(&f.own, weights, err);
-    if (!code) code = language_config_read(&f.config, weights_path(weights), err);
     if (code) return code;
     if (!f.config.family && !f.own.heads) language_config_arguments(&f.config, weights);
     code = settle_table(g, key_map, weights, &f.config, err);

@@ -49,14 +49,10 @@ static int refuse_names(const struct language_config *config, const struct weigh
                          "the %s model has tensor %s, expected the name %s", config->type,
                          name_printable(printed, sizeof printed, name), table);
     }
-    if (weights_find(weights, table) >= 0) { /* then it is the first projection of the attention */
-        const char *unread = weights_unread_name(weights, 0);
-        table = unread                           ? unread
-                : config->family == FAMILY_LLAMA ? "model.layers.0.self_attn.q_proj.weight"
-                : config->family == FAMILY_GPT2  ? "transformer.h.0.attn.c_attn.weight"
-                                                 : "bert.encoder.layer.0.attention.self.query.weight";
-    }
-    return weights_refuse_missing(weights, table, "check the weight path: is the file whole?", err);
+    const char *unread = weights_unread_name(weights, 0), *missing = names_missing(config->family, weights);
+    if (!missing) missing = table;
+    if (unread && strcmp(missing, table) != 0) missing = unread;
+    return weights_refuse_missing(weights, missing, "check the weight path: is the file whole?", err);
 }
 
 static int no_family(const struct weights *weights, struct error *err)
@@ -407,7 +403,7 @@ static int dims_of(struct model_shape *g, const struct weights *weights, struct 
     if (!code) code = fit_names(&key_map, weights, err);
     if (code) return code;
     g->family = family;
-    if (language) return language_shape_dims(g, &key_map, weights, err);
+    if (language) return language_shape_dims(g, &key_map, weights, &config, err);
     bool given_norms = g->norms != NORMS_USUAL;
     g->assumed |= key_map.unsettled;
     g->classifier = key_map.classifier;

@@ -2,6 +2,7 @@
 #ifndef MEOPT_NN_MODEL_SHAPE_INTERNAL_H
 #define MEOPT_NN_MODEL_SHAPE_INTERNAL_H
 
+#include "core/nn/language_config.h"
 #include "core/nn/names.h"
 
 /* Sets a field to `found`, or compares `found` with the value that is set. */
@@ -16,8 +17,8 @@ int shape_count_blocks(const struct key_map *key_map, const struct weights *weig
 int shape_settle_parts(struct model_shape *g, const struct key_map *key_map, const struct weights *weights,
                        int ffn, struct error *err);
 
-/* The whole of model_shape_dims for a language model, whose metadata and config.json are read here, too. */
+/* The whole of model_shape_dims for a language model with this config.json; its metadata are read here. */
 int language_shape_dims(struct model_shape *g, const struct key_map *key_map, const struct weights *weights,
-                        struct error *err);
+                        const struct language_config *config, struct error *err);
 
 #endif

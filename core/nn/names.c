@@ -467,6 +467,17 @@ const char *names_unsupported(const struct weights *weights)
     return NULL;
 }
 
+const char *names_missing(enum family family, const struct weights *weights)
+{
+    for (int i = 0; i < naming_count; i++) {
+        const struct key_mapping *n = &key_mappings[i];
+        if (n->family != family || n->library != 1 + LIBRARY_TRANSFORMERS) continue;
+        for (int k = 0; k < MAX_PROBES && n->probes[k]; k++)
+            if (weights_find(weights, n->probes[k]) < 0) return n->probes[k];
+    }
+    return NULL;
+}
+
 static bool begins(const char *name, const char *with) { return strncmp(name, with, strlen(with)) == 0; }
 
 bool names_inside(const struct key_map *s, const char *name)

@@ -37,6 +37,9 @@ void names_set_heads(struct key_map *key_map, const struct model_shape *model_sh
 /* Returns the kind of a known but unsupported model: "a SigLIP tower (pooling by attention)"; NULL:
  * unknown. */
 const char *names_unsupported(const struct weights *weights);
+/* Returns the first name that transformers' files of a family always have, and this one has not; NULL: it has
+ * all of them. */
+const char *names_missing(enum family family, const struct weights *weights);
 
 /* The key mapping that a library's classes load strictly; false: none for towers of that family. */
 enum library { LIBRARY_TRANSFORMERS, LIBRARY_TIMM, LIBRARY_TORCHVISION };

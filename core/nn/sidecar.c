@@ -110,11 +110,16 @@ static bool open_clip_timm(struct sidecar *b, const json_t *vision, const char *
     return true;
 }
 
+static const json_t *open_clip_model(const json_t *root)
+{
+    const json_t *model = json_object_get(root, "model_cfg");
+    return model ? model : root;
+}
+
 /* open_clip: model_cfg, or the model configuration alone. Its defaults are those of CLIPVisionCfg. */
 static bool open_clip(struct sidecar *b, const json_t *root)
 {
-    const json_t *model = json_object_get(root, "model_cfg") ? json_object_get(root, "model_cfg") : root;
-    const json_t *vision = json_object_get(model, "vision_cfg"),
+    const json_t *model = open_clip_model(root), *vision = json_object_get(model, "vision_cfg"),
                  *ratio = json_object_get(vision, "mlp_ratio");
     int64_t width = integer(vision, "width"), head = integer(vision, "head_width");
     const char *trunk = text(vision, "timm_model_name");
@@ -181,12 +186,22 @@ bool sidecar_type_known(const char *type) { return *defaults_of(type)->type; }
 static int64_t or_else(int64_t value, int64_t usual) { return value ? value : usual; }
 
 /* transformers: vision_config of a CLIPModel, or the model itself. */
+static const json_t *transformers_model(const json_t *root)
+{
+    const json_t *vision = json_object_get(root, "vision_config");
+    return json_is_object(vision) ? vision : root;
+}
+
+static const char *transformers_type(const json_t *root)
+{
+    const char *type = text(transformers_model(root), "model_type");
+    return *type ? type : text(root, "model_type");
+}
+
 static bool transformers(struct sidecar *b, const json_t *root)
 {
-    const json_t *vision = json_object_get(root, "vision_config"),
-                 *model = json_is_object(vision) ? vision : root;
-    const char *type = text(model, "model_type"), *act = text(model, "hidden_act");
-    if (!*type) type = text(root, "model_type");
+    const json_t *model = transformers_model(root);
+    const char *type = transformers_type(root), *act = text(model, "hidden_act");
     const struct hf_defaults *usual = defaults_of(type);
     b->sizes.width = or_else(integer(model, "hidden_size"), usual->width);
     if (!b->sizes.width) return false;
@@ -356,24 +371,22 @@ static bool is_of(const struct sidecar *b, const struct model_shape *g, char *wh
 static int check_members(enum sidecar_library library, const json_t *root, struct error *err)
 {
     static const char hint[] = N_("remove it if it changes nothing; else use another model");
-    const json_t *model = json_object_get(root, "model_cfg") ? json_object_get(root, "model_cfg") : root,
-                 *vision =
-                     json_object_get(model, library == SIDECAR_OPEN_CLIP ? "vision_cfg" : "vision_config");
+    const char *name = transformers_type(root);
     char type[48];
     switch (library) {
     case SIDECAR_OPEN_CLIP:
-        return json_members_check(vision, config_open_clip, NULL, "vision_cfg", hint, err);
+        return json_members_check(json_object_get(open_clip_model(root), "vision_cfg"), config_open_clip,
+                                  NULL, "vision_cfg", hint, err);
     case SIDECAR_TIMM: return json_members_check(root, config_timm, NULL, "config.json", hint, err);
     case SIDECAR_TRANSFORMERS: break;
     default: return 0;
     }
-    if (json_is_object(vision)) model = vision;
-    const char *name = *text(model, "model_type") ? text(model, "model_type") : text(root, "model_type");
-    if (*name && !*defaults_of(name)->type)
+    if (*name && !sidecar_type_known(name))
         return error_set(err, EXIT_CONFIG, "supported: clip, siglip, dinov2, dinov3, vit and deit",
                          "config.json: a model of type %s is not supported",
                          name_printable(type, sizeof type, name));
-    return json_members_check(model, config_vision, config_every_class, "config.json", hint, err);
+    return json_members_check(transformers_model(root), config_vision, config_every_class, "config.json",
+                              hint, err);
 }
 
 int sidecar_read(struct sidecar *b, const char *checkpoint, const struct model_shape *tower,

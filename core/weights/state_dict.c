@@ -239,7 +239,7 @@ static void note_choice(struct weights *w, const struct search *s)
     log_info("%s: using weights under %s (ignored: %s)", path, w->entry, w->others);
 }
 
-/* Keeps the whole numbers of nanoGPT's model_args as metadata: model_args.n_head, ... */
+/* Keeps the integers of nanoGPT's model_args as metadata: model_args.n_head, ... */
 static void keep_arguments(struct weights *w, const struct value *top)
 {
     enum { MOST = 64 };

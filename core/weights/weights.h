@@ -97,7 +97,7 @@ int weights_refuse_missing(const struct weights *w, const char *name, const char
 const char *weights_entry(const struct weights *w);
 const char *weights_other_entries(const struct weights *w);
 /* Value of `key` in the __metadata__ of a safetensors file, or in the extra/meopt.json that weights_write_pt
- * writes into PyTorch's zip, or, as model_args.NAME, a whole number of nanoGPT's model_args; NULL if there is
+ * writes into PyTorch's zip, or, as model_args.NAME, an integer of nanoGPT's model_args; NULL if there is
  * none. */
 const char *weights_metadata(const struct weights *w, const char *key);
 
