@@ -2,14 +2,12 @@
 #include "core/text/text_internal.h"
 
 #include <stdlib.h>
-#include <utf8proc.h>
 
 static bool is_letter_at(const char *text)
 {
     uint32_t point;
     utf8_read(text, &point);
-    utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)point);
-    return c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LO;
+    return point_is_letter(point);
 }
 
 /* Returns whether a token has a letter, or the rest of one, before `end`. */
@@ -131,8 +129,8 @@ void tokenizer_breaks(const struct tokenizer *t, bool usable[TEXT_BREAK_COUNT])
     encoder_free(e);
     for (int i = 0; i < TEXT_BREAK_COUNT; i++) {
         usable[i] = local[i] && (splits[i] || (!t->wordpiece && !t->ignore_merges));
-        for (int64_t k = 0; k < t->count && usable[i];
-             k++) { /* added tokens are found before the text is split */
+        /* added tokens are found before the text is split */
+        for (int64_t k = 0; k < t->count && usable[i]; k++) {
             const struct token *token = &t->tokens[k];
             if (token->bytes && (token->added || !splits[i]))
                 usable[i] = !token_joins(t, token->bytes, token->added ? strlen(token->text) : token->length,

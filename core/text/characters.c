@@ -3,6 +3,7 @@
 #include "core/text/text_internal.h"
 
 #include <stdlib.h>
+#include <utf8proc.h>
 
 void text_append(struct text_buffer *b, const char *bytes, size_t count)
 {
@@ -45,6 +46,12 @@ void text_append_point(struct text_buffer *b, uint32_t p)
     for (size_t i = n - 1; i > 0; i--, p >>= 6) c[i] = (char)(0x80 | (p & 63));
     c[0] = (char)(lead[n] | p);
     text_append(b, c, n);
+}
+
+bool point_is_letter(uint32_t p)
+{
+    utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)p);
+    return c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LO;
 }
 
 bool point_is_space(uint32_t p)

@@ -7,7 +7,6 @@
 
 #include <pthread.h>
 #include <stdlib.h>
-#include <utf8proc.h>
 
 enum { JOB_BYTES = 1 << 20, MOST_JOB = 16 << 20, MOST_LINE = 256 << 20 };
 
@@ -244,8 +243,7 @@ static bool is_letter_before(const char *text, size_t at)
     do at--;
     while (at && ((uint8_t)text[at] & 0xC0) == 0x80);
     utf8_read(text + at, &point);
-    utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)point);
-    return c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LO;
+    return point_is_letter(point);
 }
 
 /* Returns where a document may be cut: after a letter and before a break; 0: nowhere. */

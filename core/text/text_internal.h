@@ -38,7 +38,8 @@ static inline size_t utf8_length(const char *p)
 }
 void text_append_text(struct text_buffer *buffer, const char *text);
 void text_append_point(struct text_buffer *buffer, uint32_t point);
-bool point_is_space(uint32_t point); /* White_Space */
+bool point_is_space(uint32_t point);  /* White_Space */
+bool point_is_letter(uint32_t point); /* Lu, Ll, Lt, Lm, Lo */
 /* Returns the older character that stands for one after version 9 of Unicode, 0: p is not recent. */
 uint32_t recent_like(uint32_t p);
 /* Returns where the next character after version 9 of Unicode begins, or `bytes`; *like: an older one that

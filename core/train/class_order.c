@@ -96,10 +96,11 @@ static int read_weights(struct class_names *order, const char *checkpoint, struc
 {
     struct weights *weights;
     struct key_map as;
+    json_error_t why;
     int code = weights_open(&weights, checkpoint, err);
     if (code) return code;
     const char *text = order->count ? NULL : weights_metadata(weights, CLASSES_METADATA);
-    json_t *names = text ? json_loads(text, 0, NULL) : NULL;
+    json_t *names = text ? json_parse(text, strlen(text), 0, &why) : NULL;
     if (text) code = take_names(order, names, CLASSES_METADATA, xstrdup(checkpoint), err);
     json_decref(names);
     names_find(&as, weights);

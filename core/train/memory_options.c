@@ -297,8 +297,6 @@ bool memory_option_plan_setting(struct memory_option *o, const struct memory_pla
     char text[512];
     if (!setting->name || !applies(p, setting)) return false;
     snprintf(text, sizeof text, "%s %s", setting->keys, setting->with ? setting->with : "");
-    bool teacher = strstr(text, STREAMED_T) || strstr(text, CACHED);
-    if (teacher && !objective_of(&p->config)->teacher) return false;
     memory_option_plan(o, p, text, inspect, context);
     o->name = setting->name;
     return true;

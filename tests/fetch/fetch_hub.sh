@@ -260,7 +260,7 @@ test "$(cat thesis)" = precious || fail "a hard link was written through"
 mkdir hf/hub/models--me--hard/.meopt-fetch
 for part in live state part; do : >"hf/hub/models--me--hard/.meopt-fetch/$sum.$part"; done
 fetch 0 me/hard
-test ! -e hf/hub/models--me--hard/.meopt-fetch || fail "left .meopt-fetch behind a success"
+test ! -e hf/hub/models--me--hard/.meopt-fetch || fail "left .meopt-fetch after a success"
 
 # lists without end, and a list whose values take 50 times its bytes
 for bad in nopage ${MEOPT_LONG:+onepage}; do

@@ -6,6 +6,7 @@
 #include "core/data/labels.h"
 #include "core/data/unpacked.h"
 #include "tests/mentions.h"
+#include "tests/work_directory.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -19,21 +20,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
-
-static char work[64];
-
-static int setup(void **state)
-{
-    (void)state;
-    strcpy(work, "/tmp/meopt-cifar-XXXXXX");
-    return mkdtemp(work) ? 0 : -1;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    return file_remove_tree(work, NULL);
-}
 
 static void put(const char *name, const void *bytes, size_t size)
 {

@@ -3,6 +3,7 @@
 #include "core/data/data.h"
 #include "core/data/labels_internal.h"
 #include "tests/mentions.h"
+#include "tests/work_directory.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,21 +14,6 @@
 #include <string.h>
 #include <unistd.h>
 #include <cmocka.h>
-
-static char work[64];
-
-static int setup(void **state)
-{
-    (void)state;
-    strcpy(work, "/tmp/meopt-labels-XXXXXX");
-    return mkdtemp(work) ? 0 : -1;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    return file_remove_tree(work, NULL);
-}
 
 /* Writes an image below the work directory: a copy of a real one, or a few bytes if it is only listed. */
 static void put(const char *name, bool real)

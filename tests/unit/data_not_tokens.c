@@ -3,6 +3,7 @@
 #include "core/base/file.h"
 #include "core/data/data.h"
 #include "tests/mentions.h"
+#include "tests/work_directory.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,21 +14,6 @@
 #include <cmocka.h>
 
 enum { TOKENS = 1000, VOCABULARY = 997 };
-static char work[64];
-
-static int setup(void **state)
-{
-    (void)state;
-    strcpy(work, "/tmp/meopt-tokens-XXXXXX");
-    return mkdtemp(work) ? 0 : -1;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    return file_remove_tree(work, NULL);
-}
-
 /* Opens a file as tokens of a vocabulary; code 0: it has some, else the error mentions what is named. */
 static void check(const char *name, const void *bytes, size_t size, enum token_form form, int64_t vocabulary,
                   int code, const char *named)

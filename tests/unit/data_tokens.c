@@ -6,6 +6,7 @@
 #include "core/data/list.h"
 #include "core/data/token_write.h"
 #include "tests/mentions.h"
+#include "tests/work_directory.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -20,21 +21,6 @@
 #include <cmocka.h>
 
 enum { TOKENS = 1000, VOCABULARY = 997 };
-static char work[64];
-
-static int setup(void **state)
-{
-    (void)state;
-    strcpy(work, "/tmp/meopt-tokens-XXXXXX");
-    return mkdtemp(work) ? 0 : -1;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    return file_remove_tree(work, NULL);
-}
-
 static char *put(const char *name, const void *bytes, size_t size)
 {
     char *path = path_join(work, name), *directory = path_dirname(path);

@@ -2,6 +2,7 @@
 #include "core/base/file.h"
 #include "core/data/labels.h"
 #include "tests/mentions.h"
+#include "tests/work_directory.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,21 +11,6 @@
 #include <string.h>
 #include <stdlib.h>
 #include <cmocka.h>
-
-static char work[64];
-
-static int setup(void **state)
-{
-    (void)state;
-    strcpy(work, "/tmp/meopt-parts-XXXXXX");
-    return mkdtemp(work) ? 0 : -1;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    return file_remove_tree(work, NULL);
-}
 
 static void put(const char *directory, const char *name)
 {

@@ -1,0 +1,25 @@
+/* A directory for the files of a test program: setup and teardown of cmocka_run_group_tests. */
+#ifndef MEOPT_TESTS_WORK_DIRECTORY_H
+#define MEOPT_TESTS_WORK_DIRECTORY_H
+
+#include "core/base/file.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static char work[64];
+
+static int setup(void **state)
+{
+    (void)state;
+    strcpy(work, "/tmp/meopt-test-XXXXXX");
+    return mkdtemp(work) ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    return file_remove_tree(work, NULL);
+}
+
+#endif
