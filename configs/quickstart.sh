@@ -77,7 +77,7 @@ rm "runs/bytes-$stamp.out"
 # What it is for: the same training of a model that fills the memory, without and with MEOpt, as a table and a page.
 compare=quickstart_compare-$stamp
 echo "== $compare"
-"$meopt" compare --run configs/quickstart_compare.yaml train.steps=12 --run-dir runs --name "$compare" --html "runs/$compare.html"
+"$meopt" compare --run configs/quickstart_compare.yaml train.steps=10 --run-dir runs --name "$compare" --html "runs/$compare.html"
 echo "runs are in runs/, exported students are next to them; the comparison is runs/$compare.html"
 if [ -n "$prefix" ]; then bin=$prefix/bin; else bin=$PWD/build; fi
 echo "the program is $bin/meopt; to have it as 'meopt':  export PATH=\"$bin:\$PATH\""
