@@ -110,30 +110,15 @@ static char *run_of_job(const char *runs, const struct slurm_job *job)
     return found;
 }
 
-/* Returns whether the run was part of a job that may be queued again: its job becomes `job`. */
-static bool may_be_requeued(const char *directory, struct slurm_job *job)
-{
-    struct run_brief b = {.name = xstrdup(""), .directory = xstrdup(directory)};
-    char word[160];
-    run_brief_read(&b);
-    snprintf(word, sizeof word, "%s%s%s", b.job, b.cluster[0] ? "@" : "", b.cluster);
-    bool may =
-        run_status_over(&b.status) && strcmp(b.status.state, "done") != 0 && slurm_job_parse_id(job, word);
-    run_brief_free(&b);
-    return may;
-}
-
 /* Shows a run that exists: as the queue if its job, or a new one, waits to resume it. */
 static int attach_existing(const struct arguments *args, const char *directory, struct error *err)
 {
-    struct slurm_job job, again;
+    struct slurm_job job;
     struct slurm_queue q;
     struct error ignored;
-    if (may_be_requeued(directory, &job) && slurm_queue_find(&again, directory)) {
-        if (strcmp(again.number, job.number) == 0) again = job;
-        if (slurm_queue_open(&q, &again, argument_flag(args, "json"), &ignored) == 0)
-            return attach_queue(args, &q, err);
-    }
+    if (slurm_queue_again(&job, directory) &&
+        slurm_queue_open(&q, &job, argument_flag(args, "json"), &ignored) == 0)
+        return attach_queue(args, &q, err);
     return attach_dashboard(args, directory, err);
 }
 

@@ -3,6 +3,7 @@
 #include "cli/command.h"
 #include "cli/dashboard/dash_layout.h"
 #include "cli/run_name.h"
+#include "cli/slurm/queue.h"
 #include "cli/dashboard/run_table.h"
 #include "cli/terminal/screen.h"
 #include "core/base/file.h"
@@ -240,7 +241,12 @@ static int stop_in(const struct arguments *args, const char *directory, struct e
         nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
         if ((code = run_status_read(&s, directory, err)) != 0) return code;
     }
+    struct slurm_job job;
     bool json = argument_flag(args, "json"), over = run_status_over(&s);
+    if (over && slurm_queue_waits(&job, directory))
+        return error_set(err, EXIT_FAILED, "take the job out of the queue: scancel JOB",
+                         "%s has ended (%s), but job %s of Slurm will resume it", directory, _(s.state),
+                         job.id);
     if (over && !json) log_info("%s has already ended: %s", directory, _(s.state));
     if (over && json) print_stop(directory, NULL, &s);
     if (over) return 0;

@@ -192,7 +192,10 @@ bool dash_key(struct dash *d, int kind, wint_t c)
         if (dash_key_alone(d)) ask_to_resume(d);
         break;
     case 'c':
-        if (dash_key_alone(d)) send_request(d, "checkpoint", "asked to save after the step in progress");
+        if (dash_key_alone(d))
+            send_request(d, "checkpoint",
+                         "asked to save after the step in progress; it stays until train.checkpoint_keep "
+                         "newer ones are there");
         break;
     case 'x':
         if (!dash_key_alone(d)) break;

@@ -6,6 +6,7 @@
 #include "core/base/log.h"
 #include "core/config/config.h"
 #include "core/device/device.h"
+#include "core/run/run_summary.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -206,6 +207,43 @@ bool slurm_queue_find(struct slurm_job *id, const char *run)
     }
     tool_close(&t);
     return found;
+}
+
+/* *same: the job is the one that the run was part of. */
+static bool find_again(struct slurm_job *id, const char *run, bool *same)
+{
+    struct run_brief b = {.name = xstrdup(""), .directory = xstrdup(run)};
+    struct slurm_job job;
+    char word[160];
+    run_brief_read(&b);
+    snprintf(word, sizeof word, "%s%s%s", b.job, b.cluster[0] ? "@" : "", b.cluster);
+    bool may =
+        run_status_over(&b.status) && strcmp(b.status.state, "done") != 0 && slurm_job_parse_id(&job, word);
+    run_brief_free(&b);
+    if (!may || !slurm_queue_find(id, run)) return false;
+    *same = strcmp(id->number, job.number) == 0;
+    if (*same) *id = job;
+    return true;
+}
+
+bool slurm_queue_again(struct slurm_job *id, const char *run)
+{
+    bool same;
+    return find_again(id, run, &same);
+}
+
+bool slurm_queue_waits(struct slurm_job *id, const char *run)
+{
+    bool same, unknown;
+    struct tool answer;
+    struct error ignored;
+    if (!find_again(id, run, &same)) return false;
+    struct slurm_job job = *id;
+    struct slurm_command question = slurm_job_question(id);
+    if (tool_run(&answer, question.words, SLURM_SECONDS, &ignored)) return false;
+    int code = slurm_job_read(&job, &answer, &unknown, &ignored);
+    tool_close(&answer);
+    return !code && slurm_job_pending(&job) && (!same || atoi(job.restarts) > 0);
 }
 
 enum slurm_queue_state slurm_queue_step(struct slurm_queue *q, bool patient, bool *changed, struct error *err)

@@ -34,6 +34,10 @@ enum slurm_queue_state {
 int slurm_queue_open(struct slurm_queue *queue, const struct slurm_job *id, bool json, struct error *err);
 /* Finds the user's job that starts the run in this directory. false: none, or Slurm does not answer. */
 bool slurm_queue_find(struct slurm_job *id, const char *run);
+/* Finds the job that will resume the run in this directory, which was part of a job and has ended early. */
+bool slurm_queue_again(struct slurm_job *id, const char *run);
+/* The same of a job that waits for nodes now. */
+bool slurm_queue_waits(struct slurm_job *id, const char *run);
 /* Takes the answers that have come, and asks Slurm again after some seconds. *changed becomes true if a shown
  * text has changed. patient: waits for Slurm for any time. */
 enum slurm_queue_state slurm_queue_step(struct slurm_queue *queue, bool patient, bool *changed,

@@ -186,8 +186,12 @@ grep -q '"state": "done"' out && grep -q '"job": null' out || fail "the object o
 # Requeued: the run of the earlier start is no dashboard yet.
 expect 0 "$MEOPT" attach seeds-2 --json # ended, and Slurm has it at its first start
 grep -q '"state": "stopped"' out || fail "the object of a stopped run: $(cat out)"
+expect 0 "$MEOPT" stop seeds-2 --json
+grep -q '"asked": null' out || fail "a stop of a run that has ended: $(cat out)"
 submit 4713 seeds seeds.sh PENDING BeginTime 1 'ArrayJobId=4713 ArrayTaskId=2'
 run_of seeds-2 4713_2
+expect 1 "$MEOPT" stop seeds-2 # its job would resume it
+grep -q 4713_2 err || fail "a stop of a queued run: $(cat err)"
 run_of seeds-2 runs/seeds-2
 start 'attach seeds-2'
 await '^job 4713_2: PENDING (BeginTime)'
