@@ -125,10 +125,11 @@ for base in $bases; do
     group=
 done
 if [ -n "$group" ]; then
-    echo 12M >"$group/$limit"
+    echo 20M >"$group/$limit"
+    # reached when the worker, which the kernel then ends, is far larger than the supervisor
     # where there is swap the worker would go there and live on: none (memsw counts both)
     test ! -e "$group/memory.swap.max" || echo 0 >"$group/memory.swap.max"
-    test ! -e "$group/memory.memsw.limit_in_bytes" || echo 12M >"$group/memory.memsw.limit_in_bytes"
+    test ! -e "$group/memory.memsw.limit_in_bytes" || echo 20M >"$group/memory.memsw.limit_in_bytes"
     sh -c 'echo $$ >"$1/cgroup.procs"; shift; exec "$@"' sh "$group" "$MEOPT" train configs/quickstart.yaml --run-dir runs --name memory --steps 100000 train.batch_size=128 >memory.out 2>memory.err &
     pid=$!
     echo $pid >left
