@@ -306,7 +306,8 @@ static int check_data(struct check *check, const char *path, struct config *conf
     struct model_shape shape;
     struct weights *weights = NULL;
     int code = 0;
-    if (objective_of(config)->tokens && !config->model_s.vocabulary) { /* that of the weights */
+    if (objective_of(config)->tokens && (!config->model_s.vocabulary || !config->model_s.context)) {
+        /* those of the weights */
         code = train_set_classes(config, &e);
         if (!code) code = trainer_tower_shape(config, true, &shape, &weights, &e);
     }
@@ -330,7 +331,7 @@ static int check_data(struct check *check, const char *path, struct config *conf
         error_at(&note, path, 0, 0);
         check_problem(check, false, &note);
     }
-    if (!code) code = train_check_labels(config, &e);
+    if (!code) code = train_check_samples(config, &e);
     if (code) check_problem(check, true, &e);
     if (!check->problems && found.images)
         printf(options.tokens ? _("%lld tokens in data.root, %lld bad\n")

@@ -114,6 +114,7 @@ static int count_images(struct plan_report *r, struct error *err)
     options.vocabulary = r->plan->student.vocabulary;
     if ((code = data_open(&data, &options, err)) != 0) return code;
     r->images = data_images(data);
+    if (data_documents(data)) r->documents = *data_documents(data);
     data_close(data);
     return 0;
 }

@@ -5,6 +5,7 @@
 #include "cli/commands/plan_card.h"
 #include "cli/commands/plan_memory.h"
 #include "cli/commands/plan_scaling.h"
+#include "core/data/data.h"
 
 struct plan_report {
     const struct config *config;
@@ -27,6 +28,7 @@ struct plan_report {
     struct scaling_advice advice;
     int explained;      /* enum memory_class; -1: all */
     int64_t images;     /* in data.root; -1: not counted */
+    struct document_facts documents; /* samples 0: none are known */
     double step_ms;     /* --step-ms; 0: not given */
     double epoch_hours; /* 0: unknown */
 };

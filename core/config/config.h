@@ -144,6 +144,7 @@ struct config {
         enum data_tokens tokens; /* format of the token files */
         int64_t mask_token, special_tokens;
         enum data_documents documents;
+        enum data_too_long too_long;
         enum data_class_order class_order;
         int64_t end; /* token that ends a document; -1: none */
     } data;

@@ -56,12 +56,20 @@ bool config_reads_tokens(const struct config *c)
                                          tower_family(c, &c->model_s) == MODEL_FAMILY_BERT);
 }
 
+/* Defaults of earlier versions, which config.yaml of their runs has. */
+static const struct {
+    const char *key, *value;
+} former_defaults[] = {{"data.documents", "apart"}};
+
 /* set to a value different from the default */
 static bool changed(const struct config *c, const char *name)
 {
     int key = config_key_index(name);
     char *text = config_value_text(c, key);
     bool differs = config_given(c, name) && strcmp(text, config_keys[key].standard) != 0;
+    for (size_t i = 0; i < sizeof former_defaults / sizeof *former_defaults; i++)
+        if (strcmp(name, former_defaults[i].key) == 0 && strcmp(text, former_defaults[i].value) == 0)
+            differs = false;
     free(text);
     return differs;
 }
@@ -327,6 +335,7 @@ static void check_objective(const struct config *c, combination_bad bad, void *c
                 {"data.cutmix", C},
                 {"data.tokens", L | M},
                 {"data.documents", L | M},
+                {"data.too_long", L},
                 {"data.end", L | M},
                 {"data.mask_token", M},
                 {"data.special_tokens", M},
@@ -429,6 +438,13 @@ void resolve_check(const struct config *c, combination_bad bad, void *context)
             "data.randaugment needs data.augment");
     if (c->data.erasing > 0 && !c->data.augment)
         bad(context, "data.erasing", true, "set data.augment: true", "data.erasing needs data.augment");
+    if (c->data.documents == DATA_DOCUMENTS_WHOLE && c->train.objective == TRAIN_OBJECTIVE_MASKED)
+        bad(context, "data.documents", true, "leave it out: masked tokens are drawn from windows",
+            "data.documents whole is for train.objective language");
+    if (changed(c, "data.too_long") && (c->data.documents == DATA_DOCUMENTS_APART ||
+                                        c->data.documents == DATA_DOCUMENTS_JOINED))
+        bad(context, "data.too_long", true, "set data.documents: whole",
+            "data.too_long has no effect: documents are cut by windows");
     if (c->train.cache_teacher && c->data.augment)
         bad(context, "train.cache_teacher", true, "set data.augment: false",
             "train.cache_teacher requires fixed crops, but data.augment draws new ones");

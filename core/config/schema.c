@@ -263,9 +263,15 @@ const struct config_key config_keys[] = {
            "format of token files, see TOKENS; auto: megatron with an index, llmc by its header, uint16 if "
            "the name ends in .bin, else bytes",
            data.tokens),
-    CHOICE("data.documents", data_documents, "apart", "train",
-           "apart: a token sees and predicts only tokens of its own document; joined: documents are one text",
+    CHOICE("data.documents", data_documents, "auto", "train",
+           "whole: a document that fits model.context is never cut, and shares a sample with others; apart: "
+           "windows of all tokens, each of which sees and predicts only tokens of its own document; joined: "
+           "windows, documents are one text; auto: whole for token files with labels, else apart",
            data.documents),
+    CHOICE("data.too_long", data_too_long, "refuse", "train",
+           "whole documents that are longer than model.context: refuse the files, cut their end off, or skip "
+           "them",
+           data.too_long),
     INT("data.end", "token", -1, 2147483647, "-1", "train",
         "token that ends a document, for files without an index; -1: none", data.end),
     INT("data.mask_token", "token", 0, 2147483647, "103", "train",

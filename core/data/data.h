@@ -67,6 +67,24 @@ struct class_names {
     bool classifier; /* it has a classifier of as many classes, which the data must match */
 };
 
+/* How documents of token files become samples (token_loader.h). AUTO: whole if a file says which tokens are
+ * labels, else apart. */
+enum documents_as { DOCUMENTS_AUTO, DOCUMENTS_APART, DOCUMENTS_JOINED, DOCUMENTS_WHOLE };
+/* Of DOCUMENTS_WHOLE: what is done with a document that is longer than a sample. */
+enum documents_long { DOCUMENTS_LONG_REFUSE, DOCUMENTS_LONG_CUT, DOCUMENTS_LONG_SKIP };
+
+/* What the documents of token files are. */
+struct document_facts {
+    enum documents_as as;            /* never AUTO */
+    bool assumed;                    /* it was AUTO */
+    int64_t documents;               /* of the files; 0: unknown, they have no index */
+    int64_t too_long;                /* longer than a sample, with labels */
+    int64_t unlabelled;              /* without a label: left out if they are whole */
+    int64_t kept;                    /* in samples; so are the following */
+    int64_t tokens, labels, longest; /* labels: tokens that are predicted */
+    int64_t samples, padding;        /* of an epoch, or of a whole pass; padding: tokens */
+};
+
 struct image_list;
 struct data_options {
     const char *root;
@@ -106,7 +124,8 @@ struct data_options {
     enum token_form tokens; /* format of the files; TOKENS_NONE: images */
     int64_t context;        /* tokens of a sample */
     int64_t vocabulary;
-    bool joined; /* documents are one text; false: apart */
+    enum documents_as documents;
+    enum documents_long too_long;
     int64_t end; /* token that ends a document, of files without an index; -1: none */
     /* Masked tokens (mask.h): of a whole sample, in proportion of a shorter one; 0: labels are next tokens */
     int64_t masked, mask_token, special; /* tokens below `special` are not masked */
@@ -145,10 +164,16 @@ void data_close(struct data *data);
 void data_subset(struct data *data, int64_t count);
 int64_t data_images(const struct data *data);                  /* of token files: the samples of an epoch */
 int64_t data_tokens(const struct data *data);                  /* of all token files; 0: images */
+/* NULL: images, or documents with classes */
+const struct document_facts *data_documents(const struct data *data);
+/* Formats facts for people; returns false if the documents are not known. */
+bool document_facts_text(const struct document_facts *facts, char *text, size_t size);
 const char *data_name(const struct data *data, int64_t image); /* path relative to the root */
 const struct image_list *data_list(const struct data *data);   /* the listed images, see list.h */
 /* Logs the chosen part of the images and the unread files, once per command. */
 void data_report(const struct data *data);
+/* Logs what the documents of token files are: a part of data_report. */
+void data_report_documents(const struct data *data);
 uint32_t data_hash(const struct data *data); /* image_list_hash of its images */
 /* Classes, with options.labels; else 0. */
 int32_t data_classes(const struct data *data);

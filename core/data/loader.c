@@ -60,6 +60,10 @@ int64_t data_images(const struct data *d)
     return d->tokens ? token_loader_samples(d->tokens) : d->list.count;
 }
 int64_t data_tokens(const struct data *d) { return d->tokens ? token_loader_tokens(d->tokens) : 0; }
+const struct document_facts *data_documents(const struct data *d)
+{
+    return d->tokens ? token_loader_documents(d->tokens) : NULL;
+}
 const char *data_name(const struct data *d, int64_t image) { return d->list.names[image]; }
 const struct image_list *data_list(const struct data *d) { return &d->list; }
 uint32_t data_hash(const struct data *d) { return image_list_hash(&d->list); }
@@ -490,6 +494,11 @@ void data_subset(struct data *d, int64_t count)
 void data_report(const struct data *d)
 {
     image_list_report(&d->list, d->root);
+    data_report_documents(d);
+}
+
+void data_report_documents(const struct data *d)
+{
     if (d->tokens) token_loader_report(d->tokens);
 }
 

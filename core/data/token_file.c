@@ -228,6 +228,21 @@ bool token_file_is_label(const struct token_file *f, int64_t at)
     return !f->labels.data || f->labels.data[LABELS_HEAD + at / 8] >> at % 8 & 1;
 }
 
+int64_t token_file_label_count(const struct token_file *f, int64_t at, int64_t count)
+{
+    if (!f->labels.data) return count;
+    int64_t found = 0, end = at + count;
+    while (at < end) {
+        if (at % 8 == 0 && end - at >= 64) {
+            uint64_t bits;
+            memcpy(&bits, f->labels.data + LABELS_HEAD + at / 8, sizeof bits);
+            found += __builtin_popcountll(bits);
+            at += 64;
+        } else found += token_file_is_label(f, at++);
+    }
+    return found;
+}
+
 /* Opens X.labels if it exists. */
 static int open_labels(struct token_file *f, const char *path, struct error *err)
 {

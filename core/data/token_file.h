@@ -66,6 +66,8 @@ char *token_file_description(const char *path);
 char *token_file_classes(const char *path);
 /* Returns whether training predicts a token. */
 bool token_file_is_label(const struct token_file *file, int64_t at);
+/* Returns how many of `count` tokens from `at` on training predicts. */
+int64_t token_file_label_count(const struct token_file *file, int64_t at, int64_t count);
 /* Copies `count` tokens from `at` on. Returns the first that is not below `vocabulary`, or is negative; -1:
  * none. */
 int64_t token_file_read(const struct token_file *file, int64_t at, int64_t count, int64_t vocabulary,

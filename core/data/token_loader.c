@@ -9,6 +9,7 @@
 #include "core/base/log.h"
 #include "core/base/progress.h"
 #include "core/data/mask.h"
+#include "core/data/token_documents.h"
 #include "core/data/token_file.h"
 
 #include <stdlib.h>
@@ -27,6 +28,8 @@ struct token_loader {
     bool labelled;   /* a file says which tokens are labels */
     bool bounded;    /* documents are apart, and the files have boundaries */
     int64_t assumed; /* files of which no description says that all tokens are labels */
+    struct document_facts facts;
+    struct token_pack pack; /* the samples, if documents are whole */
     /* A sample is a document; NULL: a window of all tokens */
     const int32_t *classes; /* of each document */
     int64_t *documents_at;  /* (file_count + 1) first document of each file among all */
@@ -39,7 +42,13 @@ struct token_loader {
 
 int64_t token_loader_tokens(const struct token_loader *l) { return l->tokens; }
 int64_t token_loader_samples(const struct token_loader *l) { return l->samples; }
-int64_t token_loader_context(const struct token_loader *l) { return l->classes ? 0 : l->options.context; }
+/* Returns whether samples have numbers; else they are windows, and have a first token. */
+static bool numbered(const struct token_loader *l) { return l->classes || l->pack.samples; }
+int64_t token_loader_context(const struct token_loader *l) { return numbered(l) ? 0 : l->options.context; }
+const struct document_facts *token_loader_documents(const struct token_loader *l)
+{
+    return l->classes ? NULL : &l->facts;
+}
 void token_loader_start(struct token_loader *l, int64_t batch) { l->next = batch; }
 
 /* Returns the file that has item `at`, of which begins_at[i] is the first of file i. */
@@ -87,7 +96,7 @@ static int read_tokens(struct token_loader *l, int64_t at, int64_t count, struct
  * `count` if there is none. */
 static int64_t document_end(const struct token_loader *l, int64_t at, int64_t i, int64_t count)
 {
-    if (l->options.joined) return count;
+    if (l->facts.as == DOCUMENTS_JOINED) return count;
     int64_t file = file_of(l, at + i), begin = l->begins_at[file];
     const struct token_file *f = &l->files[file];
     int64_t end = (f->index.data ? token_file_document_end(f, at + i - begin) : f->count) + begin - at;
@@ -178,6 +187,28 @@ static int fill_document(struct token_loader *l, int64_t slot, int64_t document,
     return code;
 }
 
+/* Fills a slot with whole documents; the rest is padding, a document of its own. */
+static int fill_whole(struct token_loader *l, int64_t slot, int64_t sample, struct error *err)
+{
+    int64_t N = l->options.context, documents = token_pack_count(&l->pack, sample), first, from = 0;
+    int32_t *input = l->input + slot * N, *labels = l->labels + slot * N;
+    for (int64_t d = 0; d <= documents; d++) {
+        bool padding = d == documents;
+        int64_t count = padding ? N - from : token_pack_document(&l->pack, sample, d, &first);
+        int code = padding ? 0 : read_tokens(l, first, count, err);
+        if (code) return code;
+        for (int64_t i = 0; i < count; i++) {
+            input[from + i] = padding ? 0 : l->row[i];
+            labels[from + i] = padding || i + 1 == count ? -1 : l->row[i + 1];
+            l->begins[slot * N + from + i] = (int32_t)from;
+            l->ends[slot * N + from + i] = (int32_t)(from + count);
+        }
+        if (!padding && l->labelled) drop_labels(l, first, count, labels + from);
+        from += count;
+    }
+    return 0;
+}
+
 int token_check(const struct data_options *options, struct data_findings *findings, struct error *err)
 {
     enum { WINDOW = 4096 };
@@ -189,6 +220,7 @@ int token_check(const struct data_options *options, struct data_findings *findin
     image_list_report(&list, options->root);
     o.whole = true;
     o.labels = false;
+    o.documents = DOCUMENTS_JOINED;
     o.batch = o.micro = o.global = 1;
     o.ranks = 1;
     o.context = WINDOW;
@@ -219,36 +251,45 @@ static int64_t epoch_batches(const struct token_loader *l)
     return l->options.whole ? 1 : l->samples / l->options.global;
 }
 
-/* Returns the first token, or the document, of the sample in a slot of a batch. */
+/* Returns the first token, or the number, of the sample in a slot of a batch. */
 static int64_t sample_at(const struct token_loader *l, int64_t batch, int64_t slot)
 {
     const struct data_options *o = &l->options;
-    int64_t apart = l->classes ? 1 : o->context;
+    int64_t apart = numbered(l) ? 1 : o->context;
     if (o->whole) return ((batch * o->ranks + o->rank) * o->batch + slot) * apart;
     int64_t row = (slot / o->micro * o->ranks + o->rank) * o->micro + slot % o->micro,
             position = batch % epoch_batches(l) * o->global + row,
             spare = l->tokens - 1 - l->samples * o->context;
     uint64_t epoch = (uint64_t)(batch / epoch_batches(l));
     if (!o->shuffle) return position * apart;
-    if (l->classes) return data_shuffle(o->seed, epoch, position, l->samples);
+    if (numbered(l)) return data_shuffle(o->seed, epoch, position, l->samples);
     return data_shuffle(~o->seed, epoch, 0, spare + 1) +
            data_shuffle(o->seed, epoch, position, l->samples) * o->context;
 }
 
-/* Asks the kernel to read the tokens of a batch. */
-static void read_ahead(const struct token_loader *l, int64_t batch)
+/* Asks the kernel to read the tokens from `at` on. */
+static void read_ahead(const struct token_loader *l, int64_t at, int64_t count)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    int64_t file = file_of(l, at);
+    const struct token_file *f = &l->files[file];
+    size_t begin = (size_t)(f->first + (at - l->begins_at[file]) * f->width),
+           end = begin + (size_t)(count * f->width);
+    begin -= begin % page;
+    if (end > f->data.bytes) end = f->data.bytes;
+    madvise((void *)(uintptr_t)(f->data.data + begin), end - begin, MADV_WILLNEED);
+}
+
+static void read_batch_ahead(const struct token_loader *l, int64_t batch)
+{
     for (int64_t slot = 0; slot < batch_samples(l, batch); slot++) {
-        int64_t at = sample_at(l, batch, slot);
-        if (l->classes) (void)document_at(l, at, &at);
-        int64_t file = file_of(l, at);
-        const struct token_file *f = &l->files[file];
-        size_t begin = (size_t)(f->first + (at - l->begins_at[file]) * f->width),
-               end = begin + (size_t)((l->options.context + 1) * f->width);
-        begin -= begin % page;
-        if (end > f->data.bytes) end = f->data.bytes;
-        madvise((void *)(uintptr_t)(f->data.data + begin), end - begin, MADV_WILLNEED);
+        int64_t sample = sample_at(l, batch, slot), first = sample;
+        for (int64_t i = 0; l->pack.samples && i < token_pack_count(&l->pack, sample); i++) {
+            int64_t count = token_pack_document(&l->pack, sample, i, &first);
+            read_ahead(l, first, count);
+        }
+        if (l->classes) (void)document_at(l, sample, &first);
+        if (!l->pack.samples) read_ahead(l, first, l->options.context + 1);
     }
 }
 
@@ -259,9 +300,12 @@ int token_loader_next(struct token_loader *l, struct data_batch *batch, struct e
     int64_t count = batch_samples(l, l->next);
     int64_t epoch = o->whole ? 0 : l->next / epoch_batches(l);
     int code = 0;
-    for (int64_t slot = 0; slot < count && !code; slot++)
-        code = l->classes ? fill_document(l, slot, sample_at(l, l->next, slot), err)
-                          : fill_slot(l, slot, sample_at(l, l->next, slot), epoch, err);
+    for (int64_t slot = 0; slot < count && !code; slot++) {
+        int64_t sample = sample_at(l, l->next, slot);
+        code = l->classes        ? fill_document(l, slot, sample, err)
+               : l->pack.samples ? fill_whole(l, slot, sample, err)
+                                 : fill_slot(l, slot, sample, epoch, err);
+    }
     *batch = (struct data_batch){.tokens = l->input,
                                  .labels = l->labels,
                                  .begins = l->bounded ? l->begins : NULL,
@@ -269,7 +313,7 @@ int token_loader_next(struct token_loader *l, struct data_batch *batch, struct e
                                  .count = count,
                                  .epoch = epoch};
     l->next++;
-    if (!code) read_ahead(l, l->next);
+    if (!code) read_batch_ahead(l, l->next);
     batch->wait_ms = (clock_seconds() - begin) * 1e3;
     return code;
 }
@@ -367,12 +411,14 @@ static int open_files(struct token_loader *l, const struct image_list *list, str
         if (code) break;
         l->labelled |= f->labels.data != NULL;
         l->assumed += f->index.data && !f->labels.data && !described;
-        l->bounded |= !o->joined && (f->index.data || o->end >= 0 || l->file_count > 0);
         if (o->shuffle && f->data.bytes) madvise((void *)(uintptr_t)f->data.data, f->data.bytes, MADV_RANDOM);
         l->tokens += f->count;
         l->documents_at[l->file_count + 1] = l->documents_at[l->file_count] + token_file_documents(f);
         l->begins_at[++l->file_count] = l->tokens;
     }
+    document_facts_resolve(&l->facts, o, l->labelled);
+    for (int64_t i = 0; i < l->file_count && l->facts.as != DOCUMENTS_JOINED; i++)
+        l->bounded |= l->files[i].index.data || o->end >= 0 || i > 0;
     return code;
 }
 
@@ -406,20 +452,32 @@ void token_loader_report(const struct token_loader *l)
             "%lld of %lld documents are longer than model.context %lld: their first tokens and the last one "
             "are read",
             (long long)l->cut, (long long)l->samples, (long long)l->options.context);
+    if (!l->classes) document_facts_report(&l->facts, &l->options);
 }
 
 /* Sets the samples of an epoch. */
 static int count_samples(struct token_loader *l, struct error *err)
 {
     const struct data_options *o = &l->options;
+    const struct token_files all = {l->files, l->begins_at, l->file_count};
+    struct document_facts *facts = &l->facts;
     int64_t N = o->context, least = o->whole ? 2 : N + 1;
+    if (facts->as == DOCUMENTS_WHOLE) {
+        int code = document_facts_pack(facts, &all, o, &l->pack, err);
+        l->samples = l->pack.samples;
+        l->bounded = true;
+        return code;
+    }
     if (l->tokens < least) {
         error_set(err, EXIT_CONFIG, "lower model.context, or add files",
                   "has %lld tokens, a sample requires %lld", (long long)l->tokens, (long long)least);
         return error_at(err, o->root, 0, 0);
     }
+    document_facts_count(facts, &all);
     l->samples = o->whole ? (l->tokens - 1 + N - 1) / N : (l->tokens - 1) / N;
     if (!o->whole && o->shuffle && l->samples > 1) l->samples--; /* for the offset of an epoch */
+    facts->samples = l->samples;
+    facts->padding = l->samples * N > l->tokens ? l->samples * N - l->tokens : 0;
     return 0;
 }
 
@@ -459,6 +517,7 @@ void token_loader_close(struct token_loader *l)
     free(l->files);
     free(l->begins_at);
     free(l->documents_at);
+    token_pack_free(&l->pack);
     free(l->input);
     free(l->labels);
     free(l->begins);

@@ -47,6 +47,10 @@ _Static_assert((int)TOKENS_AUTO == 1 + (int)DATA_TOKENS_AUTO &&
                    (int)TOKENS_BYTES == 1 + (int)DATA_TOKENS_BYTES &&
                    (int)TOKENS_LLMC == 1 + (int)DATA_TOKENS_LLMC,
                "enum data_tokens is enum token_form");
+_Static_assert((int)DOCUMENTS_APART == (int)DATA_DOCUMENTS_APART &&
+                   (int)DOCUMENTS_WHOLE == (int)DATA_DOCUMENTS_WHOLE &&
+                   (int)DOCUMENTS_LONG_SKIP == (int)DATA_TOO_LONG_SKIP,
+               "enum data_documents is enum documents_as, enum data_too_long is enum documents_long");
 
 /* Returns the token files; context and vocabulary are 0 until the model's shape is known. */
 static struct data_options token_options(const struct config *c)
@@ -63,7 +67,8 @@ static struct data_options token_options(const struct config *c)
                                  .labels = objective_of(c)->classes,
                                  .context = c->model_s.context,
                                  .vocabulary = c->model_s.vocabulary,
-                                 .joined = c->data.documents == DATA_DOCUMENTS_JOINED,
+                                 .documents = (enum documents_as)c->data.documents,
+                                 .too_long = (enum documents_long)c->data.too_long,
                                  .end = c->data.end,
                                  .masked = objective_of(c)->masked ? masked_rows(c->model_s.context) : 0,
                                  .mask_token = c->data.mask_token,
@@ -230,14 +235,15 @@ int train_check_classes(const struct config *c, const struct data *data, int64_t
     return error_at(err, c->data.root, 0, 0);
 }
 
-int train_check_labels(const struct config *c, struct error *err)
+int train_check_samples(const struct config *c, struct error *err)
 {
     struct data *data = NULL;
     struct validation_data val = {0};
     struct data_options options = train_data_options(c);
-    if (!options.labels) return 0;
+    if (!options.labels && !options.tokens) return 0;
     if (!options.image_size) options.image_size = 1; /* of the checkpoint: no image is loaded */
     int code = train_open_data(&data, c, NULL, &options, err);
+    if (!code) data_report_documents(data);
     if (!code && c->model_s.classes) code = train_check_classes(c, data, c->model_s.classes, err);
     if (!code) code = train_open_validation(&val, c, data, NULL, 0, 1, true, c->train.batch_size, err);
     train_close_validation(&val);

@@ -38,8 +38,9 @@ int train_list_classes(struct config *config, struct image_list *list, struct er
 /* Returns EXIT_CONFIG if the images have more classes than the model. */
 int train_check_classes(const struct config *config, const struct data *data, int64_t classes,
                         struct error *err);
-/* Checks classes and labels of data.root and data.val as a start does; without labels it does nothing. */
-int train_check_labels(const struct config *config, struct error *err);
+/* Checks classes, labels and samples of data.root and data.val as a start does, and logs what documents are;
+ * of images without labels it does nothing. */
+int train_check_samples(const struct config *config, struct error *err);
 /* Returns whether most of the steps are warm-up, and sets the note that says so. images: those, or samples,
  * of an epoch; 0: unknown, unless train.steps is set. */
 bool train_mostly_warmup(const struct config *config, int64_t images, struct error *note);

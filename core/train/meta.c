@@ -3,6 +3,7 @@
 #include "core/train/experiment.h"
 #include "core/base/file.h"
 #include "core/base/json.h"
+#include "core/data/token_documents.h"
 #include "core/run/checkpoint.h"
 #include "core/run/memory.h"
 #include "core/comm/comm.h"
@@ -234,6 +235,8 @@ static int write_files(const struct run *run, const struct trainer *t, const str
                   (json_int_t)(t->objective->teacher ? model_shape_parameters(&t->teacher_shape) : 0),
                   "family", family_name(t->student_shape.family));
     if (data_tokens(data)) json_object_set_new(meta, "tokens", json_integer((json_int_t)data_tokens(data)));
+    if (data_documents(data))
+        json_object_set_new(meta, "documents", document_facts_json(data_documents(data)));
     json_object_set_new(meta, "objective", json_string(t->objective->name));
     json_object_set(meta, "start", start);
     json_object_set_new(meta, "student_heads", json_integer((json_int_t)t->student_shape.heads));

@@ -110,7 +110,7 @@ static void check_order(const char *path, enum token_form form, int modulus)
     struct data_options o = options(path);
     o.tokens = form;
     o.shuffle = false;
-    o.joined = true;
+    o.documents = DOCUMENTS_JOINED;
     o.vocabulary = modulus;
     struct data *d = open_data(&o);
     assert_int_equal(data_tokens(d), TOKENS);
@@ -297,6 +297,7 @@ static void labels_are_those_of_the_file(void **state)
     token_writer_close(w);
     assert_int_equal(at.tokens, TOKENS);
     struct data_options o = options(path);
+    o.documents = DOCUMENTS_APART;
     o.shuffle = false;
     o.whole = true;
     struct data *d = open_data(&o);
@@ -436,7 +437,8 @@ static void masks_depend_on_seed_epoch_and_sample(void **state)
             data_close(d);
         }
     }
-    o.whole = o.joined = true;
+    o.whole = true;
+    o.documents = DOCUMENTS_JOINED;
     o.shuffle = false;
     o.batch = o.micro = o.ranks = 1;
     o.rank = 0;
