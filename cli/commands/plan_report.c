@@ -46,7 +46,7 @@ static void print_model(const struct plan_report *r)
     print_line(FIELD, "batch    %lld %s per step and rank, micro-batch %lld%s", (long long)p->batch, unit,
                (long long)p->micro,
                p->from_checkpoints ? "" : _("; model shapes from arch, no checkpoint read"));
-    char documents[320];
+    char documents[400];
     if (document_facts_text(&r->documents, documents, sizeof documents))
         print_line(FIELD, "data     %s", documents);
     if (p->micro < p->batch) {
@@ -303,8 +303,7 @@ json_t *plan_report_json(const struct plan_report *r)
                                       "here_with_mib", r->meopt_peak / MIB));
     if (r->explanation) plan_memory_explain_json(root, r->explanation, r->explained);
     json_object_set_new(root, "images", count_json(r->images));
-    json_object_set_new(root, "documents",
-                        document_facts_json(r->documents.samples ? &r->documents : NULL));
+    json_object_set_new(root, "documents", document_facts_json(r->documents.samples ? &r->documents : NULL));
     json_object_set_new(root, "epoch_hours", positive_json(r->epoch_hours));
     if (r->memory) json_object_set_new(root, "fit", plan_memory_fit_json(r->memory));
     return root;

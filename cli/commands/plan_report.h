@@ -26,11 +26,11 @@ struct plan_report {
     struct scaling_table scaling;
     bool advises; /* --advise */
     struct scaling_advice advice;
-    int explained;      /* enum memory_class; -1: all */
-    int64_t images;     /* in data.root; -1: not counted */
+    int explained;                   /* enum memory_class; -1: all */
+    int64_t images;                  /* in data.root; -1: not counted */
     struct document_facts documents; /* samples 0: none are known */
-    double step_ms;     /* --step-ms; 0: not given */
-    double epoch_hours; /* 0: unknown */
+    double step_ms;                  /* --step-ms; 0: not given */
+    double epoch_hours;              /* 0: unknown */
 };
 
 /* Returns the seconds of a step by --step-ms, else by the speed; 0: unknown. */

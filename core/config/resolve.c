@@ -409,6 +409,18 @@ static void check_lora(const struct config *c, combination_bad bad, void *contex
             "train.ema averages weights, but lora.rank trains adapters alone");
 }
 
+/* Keys of whole documents where there are none. */
+static void check_documents(const struct config *c, combination_bad bad, void *context)
+{
+    if (c->data.documents == DATA_DOCUMENTS_WHOLE && c->train.objective == TRAIN_OBJECTIVE_MASKED)
+        bad(context, "data.documents", true, "leave it out: masked tokens are drawn from windows",
+            "data.documents whole is for train.objective language");
+    if (changed(c, "data.too_long") &&
+        (c->data.documents == DATA_DOCUMENTS_APART || c->data.documents == DATA_DOCUMENTS_JOINED))
+        bad(context, "data.too_long", true, "set data.documents: whole",
+            "data.too_long has no effect: documents are cut by windows");
+}
+
 void resolve_check(const struct config *c, combination_bad bad, void *context)
 {
     char sentence[240];
@@ -438,13 +450,7 @@ void resolve_check(const struct config *c, combination_bad bad, void *context)
             "data.randaugment needs data.augment");
     if (c->data.erasing > 0 && !c->data.augment)
         bad(context, "data.erasing", true, "set data.augment: true", "data.erasing needs data.augment");
-    if (c->data.documents == DATA_DOCUMENTS_WHOLE && c->train.objective == TRAIN_OBJECTIVE_MASKED)
-        bad(context, "data.documents", true, "leave it out: masked tokens are drawn from windows",
-            "data.documents whole is for train.objective language");
-    if (changed(c, "data.too_long") && (c->data.documents == DATA_DOCUMENTS_APART ||
-                                        c->data.documents == DATA_DOCUMENTS_JOINED))
-        bad(context, "data.too_long", true, "set data.documents: whole",
-            "data.too_long has no effect: documents are cut by windows");
+    check_documents(c, bad, context);
     if (c->train.cache_teacher && c->data.augment)
         bad(context, "train.cache_teacher", true, "set data.augment: false",
             "train.cache_teacher requires fixed crops, but data.augment draws new ones");

@@ -162,8 +162,8 @@ void data_close(struct data *data);
 /* Keeps `count` of the images before data_start of a whole pass, evenly spread and drawn by the seed
  * (image_list_subset). */
 void data_subset(struct data *data, int64_t count);
-int64_t data_images(const struct data *data);                  /* of token files: the samples of an epoch */
-int64_t data_tokens(const struct data *data);                  /* of all token files; 0: images */
+int64_t data_images(const struct data *data); /* of token files: the samples of an epoch */
+int64_t data_tokens(const struct data *data); /* of all token files; 0: images */
 /* NULL: images, or documents with classes */
 const struct document_facts *data_documents(const struct data *data);
 /* Formats facts for people; returns false if the documents are not known. */
@@ -172,8 +172,6 @@ const char *data_name(const struct data *data, int64_t image); /* path relative 
 const struct image_list *data_list(const struct data *data);   /* the listed images, see list.h */
 /* Logs the chosen part of the images and the unread files, once per command. */
 void data_report(const struct data *data);
-/* Logs what the documents of token files are: a part of data_report. */
-void data_report_documents(const struct data *data);
 uint32_t data_hash(const struct data *data); /* image_list_hash of its images */
 /* Classes, with options.labels; else 0. */
 int32_t data_classes(const struct data *data);

@@ -442,16 +442,10 @@ int data_open(struct data **data, const struct data_options *options, struct err
     if (!code) {
         int64_t global = d->options.global, count = data_images(d);
         d->epoch_batches = options->whole ? (count + global - 1) / global : count / global;
-        int64_t context = d->tokens ? token_loader_context(d->tokens) : 0;
-        if (d->epoch_batches == 0 && context)
-            code = error_set(err, EXIT_CONFIG, "lower model.context or train.batch_size, or add text",
-                             "%lld tokens make %lld samples of %lld, fewer than one batch of %lld",
-                             (long long)token_loader_tokens(d->tokens), (long long)count, (long long)context,
-                             (long long)global);
-        else if (d->epoch_batches == 0)
+        if (d->epoch_batches == 0)
             code = error_set(err, EXIT_CONFIG, "lower train.batch_size",
-                             "%lld %s are fewer than one batch of %lld", (long long)count,
-                             d->tokens ? "samples" : "images", (long long)global);
+                             "%lld %s are fewer than one batch of %lld", (long long)count, "images",
+                             (long long)global);
         if (code) error_at(err, options->root, 0, 0);
     }
     if (code) data_close(d);
@@ -494,11 +488,6 @@ void data_subset(struct data *d, int64_t count)
 void data_report(const struct data *d)
 {
     image_list_report(&d->list, d->root);
-    data_report_documents(d);
-}
-
-void data_report_documents(const struct data *d)
-{
     if (d->tokens) token_loader_report(d->tokens);
 }
 

@@ -132,29 +132,29 @@ bool document_facts_text(const struct document_facts *f, char *text, size_t size
 {
     if (!f || !f->kept) return false;
     double tokens = (double)f->tokens, all = tokens + (double)f->padding;
-    snprintf(text, size,
-             _("data.documents %s%s: %lld documents, %lld tokens, %lld labels, mean length %.1f, longest %lld; "
-               "%lld samples, %.2f %% padding"),
-             as_names[f->as], f->assumed ? _(" (assumed)") : "", (long long)f->kept, (long long)f->tokens,
-             (long long)f->labels, tokens / (double)f->kept, (long long)f->longest, (long long)f->samples,
-             100 * (double)f->padding / all);
+    int64_t left_out = f->documents - f->kept, skipped = left_out ? left_out - f->unlabelled : 0;
+    int n = snprintf(
+        text, size,
+        _("data.documents %s%s: %lld documents, %lld tokens, %lld labels, mean length %.1f, longest %lld; "
+          "%lld samples, %.2f %% padding"),
+        as_names[f->as], f->assumed ? _(" (assumed)") : "", (long long)f->kept, (long long)f->tokens,
+        (long long)f->labels, tokens / (double)f->kept, (long long)f->longest, (long long)f->samples,
+        100 * (double)f->padding / all);
+    if (left_out && n > 0 && (size_t)n < size)
+        snprintf(text + n, size - (size_t)n, _("; left out: %lld without labels, %lld too long"),
+                 (long long)(left_out - skipped), (long long)skipped);
     return true;
 }
 
 void document_facts_report(const struct document_facts *f, const struct data_options *o)
 {
-    char text[320];
-    long long documents = f->documents, context = o->context;
-    if (f->too_long && o->too_long == DOCUMENTS_LONG_CUT)
-        log_warn("%lld of %lld documents are longer than model.context %lld: their end is cut off "
-                 "(data.too_long)",
-                 (long long)f->too_long, documents, context);
-    else if (f->too_long)
-        log_warn("%lld of %lld documents are longer than model.context %lld: they are skipped (data.too_long)",
-                 (long long)f->too_long, documents, context);
-    if (f->unlabelled && f->as == DOCUMENTS_WHOLE)
-        log_info("%lld of %lld documents have no label: they are no part of a sample",
-                 (long long)f->unlabelled, documents);
+    char text[400];
+    if (f->too_long)
+        log_warn(
+            o->too_long == DOCUMENTS_LONG_CUT
+                ? "%lld of %lld documents are longer than model.context %lld: data.too_long cuts their end"
+                : N_("%lld of %lld documents are longer than model.context %lld: data.too_long skips them"),
+            (long long)f->too_long, (long long)f->documents, (long long)o->context);
     if (document_facts_text(f, text, sizeof text)) log_info("%s: %s", o->root, text);
 }
 

@@ -1,7 +1,7 @@
 /* Documents of token files: what they are, and which of them are samples (data.h, DOCUMENTS_WHOLE).
  *
- * They end by Megatron's index, in other files after each token data_options.end, and with their file. A label
- * is a token from the second of a document on that training predicts.
+ * They end by Megatron's index, in other files after each token data_options.end, and with their file. A
+ * label is a token from the second of a document on that training predicts.
  */
 #ifndef MEOPT_DATA_TOKEN_DOCUMENTS_H
 #define MEOPT_DATA_TOKEN_DOCUMENTS_H

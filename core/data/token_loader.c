@@ -44,7 +44,6 @@ int64_t token_loader_tokens(const struct token_loader *l) { return l->tokens; }
 int64_t token_loader_samples(const struct token_loader *l) { return l->samples; }
 /* Returns whether samples have numbers; else they are windows, and have a first token. */
 static bool numbered(const struct token_loader *l) { return l->classes || l->pack.samples; }
-int64_t token_loader_context(const struct token_loader *l) { return numbered(l) ? 0 : l->options.context; }
 const struct document_facts *token_loader_documents(const struct token_loader *l)
 {
     return l->classes ? NULL : &l->facts;
@@ -481,6 +480,21 @@ static int count_samples(struct token_loader *l, struct error *err)
     return 0;
 }
 
+/* Refuses fewer samples than one batch of all ranks. */
+static int check_batch(const struct token_loader *l, struct error *err)
+{
+    const struct data_options *o = &l->options;
+    if (o->whole || l->samples >= o->global) return 0;
+    if (numbered(l))
+        error_set(err, EXIT_CONFIG, "lower train.batch_size", "%lld %s are fewer than one batch of %lld",
+                  (long long)l->samples, "samples", (long long)o->global);
+    else
+        error_set(err, EXIT_CONFIG, "lower model.context or train.batch_size, or add text",
+                  "%lld tokens make %lld samples of %lld, fewer than one batch of %lld", (long long)l->tokens,
+                  (long long)l->samples, (long long)o->context, (long long)o->global);
+    return error_at(err, o->root, 0, 0);
+}
+
 static int allocate(struct token_loader *l, struct error *err)
 {
     const struct data_options *o = &l->options;
@@ -504,6 +518,7 @@ int token_loader_open(struct token_loader **loader, const struct data_options *o
     l->bounded = options->masked && options->whole; /* padding is seen by no other token */
     int code = open_files(l, list, err);
     if (!code) code = options->labels ? count_documents(l, list, err) : count_samples(l, err);
+    if (!code) code = check_batch(l, err);
     if (!code) code = allocate(l, err);
     if (code) token_loader_close(l);
     else *loader = l;

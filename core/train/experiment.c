@@ -3,6 +3,7 @@
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/data/labels.h"
+#include "core/data/token_documents.h"
 #include "core/device/threads.h"
 #include "core/run/checkpoint.h"
 #include "core/train/class_order.h"
@@ -243,7 +244,7 @@ int train_check_samples(const struct config *c, struct error *err)
     if (!options.labels && !options.tokens) return 0;
     if (!options.image_size) options.image_size = 1; /* of the checkpoint: no image is loaded */
     int code = train_open_data(&data, c, NULL, &options, err);
-    if (!code) data_report_documents(data);
+    if (!code && data_documents(data)) document_facts_report(data_documents(data), &options);
     if (!code && c->model_s.classes) code = train_check_classes(c, data, c->model_s.classes, err);
     if (!code) code = train_open_validation(&val, c, data, NULL, 0, 1, true, c->train.batch_size, err);
     train_close_validation(&val);

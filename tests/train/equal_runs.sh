@@ -13,6 +13,7 @@ workers one classify data.workers=3
 ranks3 one distill --workers 3
 optimizer one masked --workers 2 dist.shard=optimizer
 gradients one language --workers 3 dist.shard=gradients
+ranks2_packed one chats --workers 2
 parameters one freeze --workers 3 dist.shard=parameters
 kept one head --workers 2 optim.gradients=keep
 kept_shards one lora --workers 3 dist.shard=parameters optim.gradients=keep
@@ -90,11 +91,16 @@ arrange 12 val cat dog emu
 cp -r val val14 # whose last batch is smaller
 arrange 2 val14 cat dog
 write_text
+awk 'BEGIN { for (i = 0; i < 120; i++) {
+    answer = ""
+    for (k = 0; k < i * 7 % 9; k++) answer = answer " the light of " k
+    printf "{\"prompt\":\"upon %d\",\"completion\":\"the face%s\"}\n", i, answer } }' >chats.jsonl
 for part in train val; do
     awk -v part=$part 'BEGIN { for (i = 0; i < (part == "train" ? 60 : 14); i++)
         printf "{\"text\":\"the light of %d\",\"label\":\"%s\"}\n", i * i, substr("xyz", i % 3 + 1, 1) }' >$part.jsonl
     "$MEOPT" tokenize $part.jsonl --tokenizer "$MEOPT_SOURCE/tests/data/tokenizers/bert.json" --label label -o $part.bin >out 2>log || fail "tokenize $part"
 done
+"$MEOPT" tokenize chats.jsonl --tokenizer "$MEOPT_SOURCE/tests/data/tokenizers/bert.json" -o chats.bin >out 2>log || fail "tokenize chats"
 pictures='data: {root: images, image_size: 28, workers: 1'
 text='data: {root: train.txt, val: val.txt, end: 10'
 objective classify --ema <<END
@@ -137,6 +143,12 @@ objective lora <<END
 model: {weight: language.export, context: 32}
 lora: {rank: 4, alpha: 8}
 $text}
+train: {objective: language, eval_steps: 3, precision: fp32}
+optim: {lr: 1.0e-2}
+END
+objective chats <<END
+model: {family: llama, init: random, vocabulary: 900, context: 40, width: 32, depth: 3, heads: 4, kv_heads: 2, hidden: 48}
+data: {root: chats.bin, val: chats.bin}
 train: {objective: language, eval_steps: 3, precision: fp32}
 optim: {lr: 1.0e-2}
 END

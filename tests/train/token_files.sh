@@ -113,7 +113,7 @@ for lost in idx labels; do
 done
 cp kept.idx part.idx
 cp kept.labels part.labels
-train 0 nothing-lost data.root=part.bin
+train 0 nothing-lost data.root=part.bin model.context=24 train.global_batch=4 train.batch_size=4
 ! grep -q assumed log || fail "something is assumed of whole files"
 rm part.json part.labels
 train 0 assumed data.root=part.bin

@@ -1,5 +1,5 @@
-/* Whole documents in samples: none is cut, each is in one sample, little is padding, at a cost that grows with
- * their number; the same samples for any ranks, after a resume, and in an evaluation each label once. */
+/* Whole documents in samples: none is cut, each is in one sample, little is padding, at a cost that grows
+ * with their number; the same samples for any ranks, after a resume, and in an evaluation each label once. */
 #include "core/data/token_pack.h"
 #include "core/base/file.h"
 #include "core/data/data.h"
@@ -42,7 +42,8 @@ static void check_pack(const struct token_pack *p, int64_t context)
     free(seen);
 }
 
-static struct token_pack pack_of(int64_t documents, int64_t (*length)(int64_t), int64_t context, uint64_t seed)
+static struct token_pack pack_of(int64_t documents, int64_t (*length)(int64_t), int64_t context,
+                                 uint64_t seed)
 {
     struct token_pack p = {0};
     struct error err;
@@ -64,8 +65,7 @@ static void documents_are_packed_whole(void **state)
     assert_int_equal(p.samples, again.samples);
     assert_memory_equal(p.order, again.order, DOCUMENTS * sizeof *p.order);
     assert_memory_equal(p.begins, again.begins, (size_t)(p.samples + 1) * sizeof *p.begins);
-    assert_true(p.samples != other.samples ||
-                memcmp(p.order, other.order, DOCUMENTS * sizeof *p.order) != 0);
+    assert_true(p.samples != other.samples || memcmp(p.order, other.order, DOCUMENTS * sizeof *p.order) != 0);
     token_pack_free(&p);
     token_pack_free(&again);
     token_pack_free(&other);
@@ -79,10 +79,9 @@ static void extremes(void **state)
     (void)state;
     static const struct {
         int64_t documents, (*length)(int64_t), context, samples;
-    } rows[] = {{0, one, 7, 0},       {1, one, 1, 1},        {1, full, 7, 1},
-                {1, full, 4096, 1},   {9, full, 7, 9},       {9, full, 14, 5},
-                {4096, one, 64, 64},  {4097, one, 64, 65},   {100, full, 1 << 24, 1},
-                {64, full, 448, 1},   {65, full, 448, 2}};
+    } rows[] = {{0, one, 7, 0},          {1, one, 1, 1},     {1, full, 7, 1},     {1, full, 4096, 1},
+                {9, full, 7, 9},         {9, full, 14, 5},   {4096, one, 64, 64}, {4097, one, 64, 65},
+                {100, full, 1 << 24, 1}, {64, full, 448, 1}, {65, full, 448, 2}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct token_pack p = pack_of(rows[i].documents, rows[i].length, rows[i].context, i);
         assert_int_equal(p.samples, rows[i].samples);
@@ -234,8 +233,8 @@ static void an_evaluation_has_each_label_once(void **state)
     free(path);
 }
 
-/* Micro-batch n has the same sample on 1, 2 and 3 ranks, and after a resume; an epoch has each sample once, in
- * another order than the one before. */
+/* Micro-batch n has the same sample on 1, 2 and 3 ranks, and after a resume; an epoch has each sample once,
+ * in another order than the one before. */
 static void samples_depend_on_seed_and_epoch_alone(void **state)
 {
     (void)state;
