@@ -137,7 +137,7 @@ bool document_facts_text(const struct document_facts *f, char *text, size_t size
         text, size,
         _("data.documents %s%s: %lld documents, %lld tokens, %lld labels, mean length %.1f, longest %lld; "
           "%lld samples, %.2f %% padding"),
-        as_names[f->as], f->assumed ? _(" (assumed)") : "", (long long)f->kept, (long long)f->tokens,
+        as_names[f->as], f->assumed ? " (auto)" : "", (long long)f->kept, (long long)f->tokens,
         (long long)f->labels, tokens / (double)f->kept, (long long)f->longest, (long long)f->samples,
         100 * (double)f->padding / all);
     if (left_out && n > 0 && (size_t)n < size)

@@ -5,7 +5,7 @@
  * arXiv:2404.10830). The samples are numbered by their first document in the files, and the documents of a
  * sample are in the order of the files.
  *
- * A document takes 16 bytes while samples are made, and 12 afterwards.
+ * A document takes 16 bytes while samples are made, and 12 afterwards; a sample 8 and 4.
  */
 #ifndef MEOPT_DATA_TOKEN_PACK_H
 #define MEOPT_DATA_TOKEN_PACK_H

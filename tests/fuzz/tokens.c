@@ -1,6 +1,6 @@
 /* Token files from outside: the first byte chooses the format, the next two the length of the index; then the
- * index and the tokens. All of it is also read as a file of classes. */
-#include "core/data/token_file.h"
+ * index and the tokens, whose documents become samples. All of it is also read as a file of classes. */
+#include "core/data/token_documents.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +17,33 @@ static void read_classes(const uint8_t *bytes, size_t size)
     for (int64_t i = 0; i < c.classes; i++) letters += strlen(c.names[i]) + 1;
     if (24 + 4 * (size_t)c.documents + letters != size) abort();
     free(c.names);
+}
+
+/* Each document is in one sample, none of which is longer than `context`. */
+static void pack_documents(const struct token_file *f, int64_t context, enum documents_long too_long)
+{
+    const int64_t begins_at[] = {0, f->count};
+    const struct token_files all = {f, begins_at, 1};
+    const struct data_options o = {
+        .root = "x", .context = context, .end = f->index.data ? -1 : 7, .too_long = too_long};
+    struct document_facts facts = {.as = DOCUMENTS_WHOLE};
+    struct token_pack pack = {0};
+    struct error err;
+    int64_t documents = 0, tokens = 0;
+    if (document_facts_pack(&facts, &all, &o, &pack, &err) == 0) {
+        for (int64_t s = 0; s < pack.samples; s++) {
+            int64_t sum = 0, first;
+            for (int64_t i = 0; i < token_pack_count(&pack, s); i++, documents++) {
+                int64_t count = token_pack_document(&pack, s, i, &first);
+                if (count < 2 || first < 0 || first + count > f->count) abort();
+                sum += count;
+            }
+            if (sum > context) abort();
+            tokens += sum;
+        }
+        if (documents != facts.kept || tokens != facts.tokens) abort();
+    }
+    token_pack_free(&pack);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
@@ -44,5 +71,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         end = token_file_document_end(&f, at);
         if (end <= at || end > f.count) abort();
     }
+    pack_documents(&f, 2 + (size ? bytes[0] % 62 : 0), DOCUMENTS_LONG_CUT);
+    pack_documents(&f, 64, DOCUMENTS_LONG_SKIP);
     return 0;
 }

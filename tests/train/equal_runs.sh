@@ -148,7 +148,7 @@ optim: {lr: 1.0e-2}
 END
 objective chats <<END
 model: {family: llama, init: random, vocabulary: 900, context: 40, width: 32, depth: 3, heads: 4, kv_heads: 2, hidden: 48}
-data: {root: chats.bin, val: chats.bin}
+data: {root: chats.bin, val: chats.bin, too_long: cut}
 train: {objective: language, eval_steps: 3, precision: fp32}
 optim: {lr: 1.0e-2}
 END
