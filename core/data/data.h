@@ -81,7 +81,7 @@ struct document_facts {
     int64_t too_long;                /* longer than a sample, with labels */
     int64_t unlabelled;              /* without a label: left out if they are whole */
     int64_t kept;                    /* in samples; so are the following */
-    int64_t tokens, labels, longest; /* labels: tokens that are predicted */
+    int64_t tokens, labels, longest; /* labels: tokens that are predicted; longest: before it is cut */
     int64_t samples, padding;        /* of an epoch, or of a whole pass; padding: tokens */
 };
 

@@ -77,7 +77,7 @@ static int add_document(struct document_facts *facts, const struct token_files *
     const struct token_file *f = &all->files[i];
     int64_t labels = labels_of(f, d->first, d->count), count = d->count;
     facts->documents++;
-    if (count > facts->longest) facts->longest = count;
+    if (labels && count > facts->longest) facts->longest = count;
     if (labels && count > o->context) {
         facts->too_long++;
         if (o->too_long != DOCUMENTS_LONG_CUT) return 0;

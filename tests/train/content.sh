@@ -102,7 +102,7 @@ open("tokens/a.labels", "wb").write(b"MEOPTLBL" + struct.pack("<Q", sum(lengths)
 END
 cat >language.yaml <<'END'
 model: {family: gpt2, init: random, vocabulary: 256, context: 32, width: 16, depth: 1, heads: 2}
-data: {root: tokens}
+data: {root: tokens, documents: apart}
 train: {objective: language, steps: 9, batch_size: 2}
 device: {type: cpu}
 END

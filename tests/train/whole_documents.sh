@@ -82,12 +82,12 @@ run 7 config check c.yaml data.too_long=cut train.objective=masked model.family=
 # Without labels documents are apart, unless they are to be whole.
 mkdir text
 cp ten.bin ten.idx text
-for as in apart whole; do
-    run 0 plan c.yaml --json data.root=text/ten.bin $([ $as = apart ] || echo data.documents=whole)
+for as in apart joined whole; do
+    run 0 plan c.yaml --json data.root=text/ten.bin $([ $as = apart ] || echo data.documents=$as)
     python3 -c '
 import json, sys
 f = json.load(open("out"))["documents"]
-want = dict(f, **{"as": sys.argv[1], "assumed": sys.argv[1] == "apart", "labels": 230, "samples": 10 if sys.argv[1] == "whole" else 6})
+want = dict(f, **{"as": sys.argv[1], "assumed": sys.argv[1] == "apart", "labels": 239 if sys.argv[1] == "joined" else 230, "samples": 10 if sys.argv[1] == "whole" else 6})
 assert f == want, f' $as || fail "documents without labels: $as"
 done
 
