@@ -1,11 +1,12 @@
-/* Whole documents in samples of equal length: best-fit decreasing.
+/* Whole documents in samples of equal length.
  *
- * The longest document is placed first, each in the sample with the least capacity left that holds it; ties
- * are in an order drawn from a seed. So no document is cut, and few tokens are padding (Ding et al. 2024,
- * arXiv:2404.10830). The samples are numbered by their first document in the files, and the documents of a
- * sample are in the order of the files.
+ * Best fit: the longest document is placed first, each in the sample with the fewest tokens left that holds
+ * it; those of one length are in an order drawn from a seed (Ding et al. 2024, arXiv:2404.10830). Where that
+ * leaves more than 1 % of padding, as for documents of about a third of a sample, the documents of two random
+ * samples are divided again so that one is as full as it can be, many times. Then samples are numbered by
+ * their first document in the files, and the documents of a sample are in the order of the files.
  *
- * A document takes 16 bytes while samples are made, and 12 afterwards; a sample 8 and 4.
+ * A document takes 16 bytes while samples are made and 12 afterwards, a sample 8 and 4.
  */
 #ifndef MEOPT_DATA_TOKEN_PACK_H
 #define MEOPT_DATA_TOKEN_PACK_H

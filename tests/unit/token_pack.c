@@ -71,6 +71,26 @@ static void documents_are_packed_whole(void **state)
     token_pack_free(&other);
 }
 
+/* A few documents fill a sample: best fit alone leaves more than 5 % of these. */
+static int64_t third(int64_t i) { return 25 + (int64_t)((uint64_t)i * 2654435761u % 37); }   /* 25 to 61 */
+static int64_t quarter(int64_t i) { return 24 + (int64_t)((uint64_t)i * 2654435761u % 18); } /* 24 to 41 */
+
+static void few_documents_fill_a_sample(void **state)
+{
+    (void)state;
+    int64_t (*const lengths[])(int64_t) = {third, quarter};
+    for (int i = 0; i < 2; i++)
+        for (uint64_t seed = 0; seed < 3; seed++) {
+            struct token_pack p = pack_of(DOCUMENTS, lengths[i], CONTEXT, seed),
+                              again = pack_of(DOCUMENTS, lengths[i], CONTEXT, seed);
+            check_pack(&p, CONTEXT);
+            assert_true(20 * (p.samples * CONTEXT - p.tokens) < p.samples * CONTEXT);
+            assert_memory_equal(p.order, again.order, DOCUMENTS * sizeof *p.order);
+            token_pack_free(&p);
+            token_pack_free(&again);
+        }
+}
+
 static int64_t one(int64_t i) { return 1 + i % 1; }
 static int64_t full(int64_t i) { return 7 + i % 1; }
 
@@ -106,6 +126,10 @@ static void a_million_documents(void **state)
         assert_true(1000 * (p.samples * context - p.tokens) < 5 * p.samples * context);
         token_pack_free(&p);
     }
+    struct token_pack p = pack_of(MILLION / 10, quarter, CONTEXT, 3);
+    check_pack(&p, CONTEXT);
+    assert_true(p.operations < 30LL * MILLION);
+    token_pack_free(&p);
 }
 
 /* ---- token files ---- */
@@ -360,6 +384,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(documents_are_packed_whole),
+        cmocka_unit_test(few_documents_fill_a_sample),
         cmocka_unit_test(extremes),
         cmocka_unit_test(a_million_documents),
         cmocka_unit_test(an_evaluation_has_each_label_once),
