@@ -1,5 +1,6 @@
 """meopt.torch next to torch and timm: defaults, files, other types and layouts, distributed checkpoints."""
 import copy
+import inspect
 import unittest
 import warnings
 
@@ -15,11 +16,51 @@ except ImportError:
 from torch_optimizers import make_model, through_file, train
 
 
+TORCH = ((mt.Adam, torch.optim.Adam), (mt.AdamW, torch.optim.AdamW), (mt.SGD, torch.optim.SGD))
+TIMM = ((mt.LAMB, timm.optim.Lamb), (mt.Lion, timm.optim.Lion)) if timm else ()
+# Options that a group changes after three steps, and what the optimizer was made with.
+CHANGES = {
+    mt.Adam: ({}, {"betas": (0.5, 0.6)}, {"eps": 0.1}, {"weight_decay": 0.5}, {"maximize": True}),
+    mt.AdamW: ({}, {"betas": (0.5, 0.6)}, {"eps": 0.1}, {"weight_decay": 0.5}, {"lr": 0.1}),
+    mt.SGD: ({"momentum": 0.9}, {"dampening": 0.5}, {"momentum": 0.1}, {"momentum": 0.0}, {"nesterov": True}),
+    mt.LAMB: ({"weight_decay": 0.1}, {"betas": (0.5, 0.6)}, {"eps": 0.1}, {"bias_correction": False},
+              {"grad_averaging": False}, {"max_grad_norm": 1e-3}, {"trust_clip": True},
+              {"decoupled_decay": True}, {"weight_decay": 0.0}, {"weight_decay": 0.0, "always_adapt": True}),
+    mt.Lion: ({}, {"betas": (0.5, 0.6)}, {"weight_decay": 0.5}, {"maximize": True}),
+}
+
+
 class Contract(unittest.TestCase):
+    def test_arguments_are_those_of_torch(self):
+        for ours, theirs in (*TORCH, *TIMM):
+            ours, theirs = (list(inspect.signature(each).parameters.values()) for each in (ours, theirs))
+            own = {p.name: p for p in ours}
+            for p in theirs:
+                self.assertEqual((own[p.name].kind, own[p.name].default), (p.kind, p.default), p)
+            places = [[p.name for p in each if p.kind != p.KEYWORD_ONLY] for each in (ours, theirs)]
+            self.assertEqual(*places)
+            self.assertEqual((own["preset"].default, own["seed"].default), ("balanced", 0))
+
+    def test_options_of_groups_may_change(self):
+        for ours, theirs in (*TORCH, *TIMM):
+            first, *changes = CHANGES[ours]
+            for change in changes:
+                found = []
+                for made, more in ((ours, {"preset": "fp32"}), (theirs, {})):
+                    torch.manual_seed(0)
+                    p = nn.Parameter(torch.randn(80, 70))
+                    optimizer = made([p], **{"lr": 1e-2, **first, **more})
+                    for step in range(5):
+                        if step == 3:
+                            optimizer.param_groups[0].update(change)
+                        p.grad = torch.randn_like(p)
+                        optimizer.step()
+                    found.append(p)
+                torch.testing.assert_close(*found, rtol=2e-5, atol=2e-6, msg=f"{ours} {change}")
+
     def test_defaults_are_those_of_torch(self):
         p = [nn.Parameter(torch.ones(4))]
-        pairs = ((mt.Adam, torch.optim.Adam), (mt.AdamW, torch.optim.AdamW), (mt.SGD, torch.optim.SGD))
-        for ours, theirs in pairs:
+        for ours, theirs in TORCH:
             ours, theirs = ours(p).defaults, theirs(p).defaults
             theirs.pop("decoupled_weight_decay", None)
             self.assertEqual({name: ours[name] for name in theirs}, theirs)
@@ -61,6 +102,12 @@ class Contract(unittest.TestCase):
                 another = mt.AdamW(other.parameters(), preset=preset)
                 another.load_state_dict(state)
                 self.assertEqual(another.param_groups[0]["preset"], preset)
+                whole = mt.fp32_state_dict(other, another)
+                if dtype == torch.bfloat16:  # residual bits of a matrix are dropped, those of the others kept
+                    self.assertTrue(torch.equal(whole["0.weight"], other[0].weight.float()))
+                    self.assertFalse(torch.equal(whole["0.bias"], other[0].bias.float()))
+                moments = [o.state_dict(portable=True)["state"] for o in (optimizer, another)]
+                torch.testing.assert_close(*moments, rtol=0.02, atol=1e-6)
                 train(other, another, 1)
                 self.assertEqual(another.state[other[0].weight]["step"].item(), 4)
 

@@ -280,16 +280,60 @@ class Options(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "p0"):
                 mt.AdamW([nn.Parameter(torch.ones(4, dtype=dtype))])
 
+        zeros = torch.zeros(4, 4)
+        for t in (zeros.to_sparse(), zeros.int(), zeros.to("meta")):
+            with self.assertRaises(ValueError):
+                mt.AdamW([nn.Parameter(t, requires_grad=False)])
+
+    def test_refused_after_steps(self):
+        """A refused option of a group is so at each step until it is allowed; moments are kept."""
+        refused = [{name: True} for name in ("amsgrad", "foreach", "fused", "capturable", "differentiable",
+                                             "caution", "corrected_weight_decay")]
+        for dtype in DTYPES:
+            pairs = []
+            for change in ({}, {"preset": "none"}, {"second_moment": "none"}, *refused):
+                model = make_model(dtype)
+                groups = [{"params": list(layer.parameters())} for layer in (model[0], model[3])]
+                optimizer = mt.AdamW(groups)
+                train(model, optimizer, 2)
+                group, kept = optimizer.param_groups[1], dict(optimizer.param_groups[1])
+                if change:
+                    group.update(change)
+                    for use in (optimizer.step, optimizer.step, optimizer.state_dict):
+                        with self.assertRaises(ValueError, msg=change):
+                            use()
+                    group.clear()
+                    group.update(kept)
+                train(model, optimizer, 2)
+                pairs.append((mt.fp32_state_dict(model, optimizer), optimizer.state_dict()["state"]))
+            for pair in pairs[1:]:
+                torch.testing.assert_close(pair, pairs[0], rtol=0, atol=0)
+
     @unittest.skipUnless(NAMED, "named parameters: PyTorch 2.6")
     def test_not_finite(self):
-        model = make_model(torch.bfloat16)
-        optimizer = mt.AdamW(model.named_parameters())
-        train(model, optimizer, 1)
-        model[3].weight.grad[5, 7] = float("nan")
-        with self.assertRaisesRegex(FloatingPointError, "3.weight"):
-            optimizer.step()
-        self.assertTrue(all(bool(torch.isfinite(p).all()) for p in model.parameters()))
-        train(model, optimizer, 1)
+        """All names are reported; groups of 64 with such a gradient keep their values, all others step."""
+        for rule, made in RULES.items():
+            for dtype in DTYPES:
+                for release in (False, True):
+                    model = nn.ModuleDict({name: nn.Linear(128, 80, bias=False) for name in "abc"}).to(dtype)
+                    groups = [{"params": list(model[name].named_parameters(name))} for name in "abc"]
+                    optimizer = made(groups, lr=0.1, **({"max_grad_norm": None} if rule == "lamb" else {}))
+                    if release:
+                        mt.release_gradients(model, optimizer)
+                    before = copy.deepcopy(model)
+                    gradient = torch.ones(80, 128, dtype=dtype)
+                    gradient[3, 70], where = float("nan"), {"a": 7, "c": 7}
+                    factors = {name: gradient if name in where else 1 for name in "abc"}
+                    loss = sum((model[name].weight * factors[name]).sum() for name in "abc")
+                    with self.assertRaises(FloatingPointError) as raised:
+                        loss.backward()
+                        optimizer.step()
+                    said = str(raised.exception)
+                    for name in "abc":
+                        self.assertEqual(f"{name}.weight" in said, name in where, said)
+                        same = (model[name].weight == before[name].weight).view(-1, 64).all(1)
+                        kept = same.nonzero().flatten().tolist()
+                        self.assertEqual(kept, [where[name]] if name in where else [])
 
     def test_changed_options(self):
         model, other = make_model(), make_model()
@@ -336,6 +380,101 @@ class Options(unittest.TestCase):
         expected_bytes = {"quality": 5.0625, "balanced": 4.5625, "minimal": 4.0625, "fp32": 12}
         for preset, expected in expected_bytes.items():
             self.assertAlmostEqual(mt.AdamW([p], preset=preset).held_bytes()["per_param"], expected)
+
+    def held(self, *shape, dtype=torch.bfloat16, **options):
+        """Returns bytes per element of weights, residual bits, moments and shadows."""
+        optimizer = mt.AdamW([nn.Parameter(torch.zeros(shape, dtype=dtype))], **options)
+        held, count = optimizer.held_bytes(), torch.Size(shape).numel()
+        each = [held[name] for name in ("weights", "residual", "moments", "shadows")]
+        self.assertEqual(held["total"], sum(each))
+        self.assertAlmostEqual(held["per_param"], held["total"] / count)
+        return [round(size / count, 2) for size in each]
+
+    def test_bytes_of_formats(self):
+        for shape in ((63, 65), (8192,), (1, 8192)):  # fewer than 4096 elements, or one dimension
+            for preset in ("balanced", "minimal", "pure_bf16"):
+                self.assertEqual(self.held(*shape, preset=preset), [2, 2, 8, 0], (shape, preset))
+            self.assertEqual(self.held(*shape, dtype=torch.float32), [4, 0, 8, 0])
+        self.assertEqual(self.held(64, 64, preset="minimal"), [2, 0, 2.06, 0])
+        for weights in ("fp32", "fp32+copy"):
+            self.assertEqual(self.held(64, 64, weights=weights), [2, 2, 2.06, 0])
+        self.assertEqual(self.held(64, 64, dtype=torch.float32, weights="bf16_sr"), [4, 0, 2.06, 0])
+        strided = mt.AdamW([nn.Parameter(torch.zeros(64, 128).t())])
+        self.assertEqual(strided.held_bytes()["shadows"], 64 * 128 * 4)
+
+    def test_weights_beyond_the_parameter(self):
+        """bf16+16 has the bits of fp32; a parameter is its weight, rounded to its dtype."""
+        units = {torch.bfloat16: 2**-8, torch.float16: 2**-11}
+        for dtype, unit in units.items():
+            for weights in ("fp32", "fp32+copy", "bf16+16", "bf16+8", "bf16+4"):
+                torch.manual_seed(0)
+                p = nn.Parameter(torch.randn(80, 90).to(dtype))
+                q = nn.Parameter(p.detach().float())
+                pair = mt.AdamW([p], weights=weights), mt.AdamW([q])
+                for _ in range(3):
+                    p.grad = torch.randn(80, 90).to(dtype)
+                    q.grad = p.grad.float()
+                    for optimizer in pair:
+                        optimizer.step()
+                    found = mt.fp32_state_dict(nn.ParameterDict({"p": p}), pair[0])["p"]
+                    torch.testing.assert_close(p.float(), found, rtol=unit, atol=1e-7)
+                    self.assertFalse(torch.equal(p.float(), found))
+                if dtype == torch.float16 or weights not in ("bf16+8", "bf16+4"):
+                    self.assertTrue(torch.equal(found, q), (dtype, weights))
+
+    def test_written_between_steps(self):
+        """All residual bits become 0, except after a write through .data: they stay."""
+        for through_data in (False, True):
+            model = make_model(torch.bfloat16)
+            optimizer = mt.AdamW(model.parameters(), lr=1e-2)
+            train(model, optimizer, 3)
+            weight = model[0].weight
+            before = mt.fp32_state_dict(model, optimizer)["0.weight"] - weight.float()
+            self.assertGreater(before.count_nonzero().item(), 0.9 * weight.numel())
+            with torch.no_grad():
+                (weight.data if through_data else weight)[0, 0] += 0
+            after = mt.fp32_state_dict(model, optimizer)["0.weight"] - weight.float()
+            self.assertTrue(torch.equal(after, before if through_data else torch.zeros_like(before)))
+
+    @unittest.skipUnless(NAMED, "named parameters: PyTorch 2.6")
+    def test_keys_of_random_numbers(self):
+        found = []
+        for seed, name in ((0, "p0"), (0, None), (1, None), (0, "w"), (0, "w")):
+            torch.manual_seed(0)
+            p = nn.Parameter(torch.randn(128, 128).bfloat16())
+            optimizer = mt.AdamW([(name, p)] if name else [p], preset="minimal", seed=seed)
+            p.grad = torch.randn_like(p)
+            optimizer.step()
+            found.append(p)
+        same = [torch.equal(a, b) for a, b in zip(found, found[1:])]
+        self.assertEqual(same, [True, False, False, True])
+
+    def test_preset_of_a_group_changes(self):
+        for dtype in DTYPES:
+            model = make_model(dtype)
+            optimizer = mt.AdamW(model.parameters())
+            train(model, optimizer, 3)
+            before, held = optimizer.state_dict(portable=True)["state"], optimizer.held_bytes()["moments"]
+            optimizer.param_groups[0]["preset"] = "fp32"
+            torch.testing.assert_close(optimizer.state_dict(portable=True)["state"], before, rtol=0, atol=0)
+            self.assertGreater(optimizer.held_bytes()["moments"], 2 * held)
+
+    def test_state_is_there_from_construction(self):
+        for dtype, more in ((torch.float32, set()), (torch.bfloat16, {"residual"})):
+            model = make_model(dtype)
+            states = mt.AdamW(model.parameters()).state_dict()["state"]
+            self.assertEqual(len(states), 8)
+            for state in states.values():
+                self.assertEqual(set(state), {"step", "meopt"} | more)
+                self.assertEqual((state["step"].dim(), state["meopt"].dtype), (0, torch.uint8))
+
+    def test_keys_of_fp32_weights(self):
+        model = make_model(torch.bfloat16)
+        optimizer = mt.AdamW(model.parameters())
+        weights = mt.fp32_state_dict(model, optimizer)
+        for change in ({"0.weight": torch.zeros(2, 2)}, {"more": torch.zeros(2)}):
+            with self.assertRaises(RuntimeError):
+                mt.load_fp32_state_dict(model, optimizer, {**weights, **change})
 
     def test_version(self):
         self.assertRegex(meopt.__version__, r"^\d+\.\d+\.\d+$")

@@ -3,7 +3,7 @@ import ctypes as C
 import itertools
 import math
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -37,6 +37,12 @@ class GroupHandles(NamedTuple):
     handles: List[Handle]
 
 
+def raise_failures(failures: Sequence[Exception]) -> None:
+    """Raises FloatingPointError with the texts of all failures, if there are any."""
+    if failures:
+        raise FloatingPointError("; ".join(dict.fromkeys(map(str, failures))))
+
+
 class Unconverted:
     """A tensor that Optimizer.load_state_dict does not copy, cast or move."""
 
@@ -53,14 +59,14 @@ class Meopt(torch.optim.Optimizer):
     its other keys are the names of the parameters (those of named_parameters() if given, else p0, p1, ...)
     and the steps taken.
 
-    Parameters are dense fp32, bf16 or fp16 tensors on the CPU or a card. bf16: the parameter is the bf16 half
-    of the weight format, and the library holds the residual bits. fp32: weights are fp32, moments have the
+    Parameters are dense fp32, bf16 or fp16 tensors on the CPU or a card. bf16: the parameter is the weight
+    rounded to bf16, and the library holds the residual bits. fp32: weights are fp32, moments have the
     preset's formats. fp16: the library holds fp32 weights. Small and one-dimensional parameters have the
     precision of fp32. Parameters without elements and without gradients are skipped. DTensors (FSDP2) may be
     sharded by rows: every rank then takes part in each step and in fp32_state_dict.
 
     Raises ValueError (an option or parameter that is not supported), FloatingPointError (step: a gradient
-    with a NaN or an infinity; weights never receive it: groups of 64 elements around it keep their values,
+    with a NaN or an infinity; weights never receive it: groups of 64 elements with one keep their values,
     all others have moved), MemoryError or torch.OutOfMemoryError, RuntimeError (the card failed).
 
     Values written to parameters between steps (load_state_dict, averaging, clamp_) are taken as they are.
@@ -77,6 +83,7 @@ class Meopt(torch.optim.Optimizer):
 
     def _reset(self) -> None:
         self._group_handles: List[GroupHandles] = []
+        self._unplaced: Dict[Tensor, Dict[str, Any]] = {}  # states for which no handles could be made
         self._locations: Dict[Tensor, Tuple[Handle, int]] = {}
         self._names: Dict[Tensor, str] = {}
         self._devices: Dict[torch.device, Device] = {}
@@ -107,8 +114,8 @@ class Meopt(torch.optim.Optimizer):
 
     @staticmethod
     def _creation_options(group: Dict[str, Any]) -> Tuple[Any, ...]:
-        """Returns the options of a group that cannot change during the life of a handle."""
-        names = (*CREATION_OPTIONS, *FORMAT_OPTIONS)
+        """Returns the options of a group with which its handles were made and checked."""
+        names = (*CREATION_OPTIONS, *FORMAT_OPTIONS, *REFUSED)
         return (group.get("momentum") == 0, *(group.get(name) for name in names))
 
     def _options(self, group: Dict[str, Any], bf16: bool) -> L.Options:
@@ -173,10 +180,12 @@ class Meopt(torch.optim.Optimizer):
             raise
 
     def _recreate_handles(self, saved: Dict[Tensor, Dict[str, Any]]) -> None:
-        """Replaces all handles. saved: states of parameters; a parameter without one starts anew."""
-        self._group_handles, self._locations = [], {}
+        """Replaces all handles. saved: states of parameters; a parameter without one starts anew. They are
+        kept where an option of a group is refused."""
+        self._group_handles, self._locations, self._unplaced = [], {}, saved
         self.state.clear()
         self._group_handles = [self._create_handles(i) for i in range(len(self.param_groups))]
+        self._unplaced = {}
         for p, (handle, i) in self._locations.items():
             handle.load(i, saved.get(p, {}), self._moments)
 
@@ -193,7 +202,7 @@ class Meopt(torch.optim.Optimizer):
             for entry, group in zip(self._group_handles, self.param_groups))
         if self._sync_params(stepping) and same:
             return
-        saved = {p: handle.save(i) for p, (handle, i) in self._locations.items()}
+        saved = self._unplaced or {p: handle.save(i) for p, (handle, i) in self._locations.items()}
         for entry, group in zip(self._group_handles, self.param_groups):
             if entry.options[0] != self._creation_options(group)[0]:  # momentum appears or ends
                 for p in group["params"]:
@@ -242,7 +251,7 @@ class Meopt(torch.optim.Optimizer):
         """Steps all parameters with a gradient, clipped to max_norm."""
         self._update_handles(stepping=True)
         gradients = [handle.collect_gradients() for handle in self._handles()]
-        scale, failure = self._scale(max_norm), None
+        scale, failures = self._scale(max_norm), []
         for entry, group in zip(self._group_handles, self.param_groups):
             group[STEPS] += any(handle.with_gradient for handle in entry.handles)
             for handle in entry.handles:
@@ -250,12 +259,11 @@ class Meopt(torch.optim.Optimizer):
                 try:
                     handle.step(group[STEPS], float(group["lr"]), scale)
                 except FloatingPointError as error:
-                    failure = failure or error
+                    failures.append(error)
         del gradients
         for handle in self._handles():
             handle.record_versions()
-        if failure is not None:
-            raise failure
+        raise_failures(failures)
 
     # ---- State
 
@@ -266,10 +274,10 @@ class Meopt(torch.optim.Optimizer):
         "residual" (uint8: residual bits of the weight). A reload is bit-exact, before or after the model's.
         portable: torch's keys instead, with fp32 moments, which torch's own optimizers load.
 
-        Of a DTensor: torch's keys as DTensors of its layout. Without portable, "residual_bits" (uint8, 2
-        bytes per element) or, of an fp16 parameter, "fp32_weight" as well, and codes of moments ("codes4_m",
-        "codes4_v", "codes4_scales", uint8) in place of fp32 where rows are multiples of 64 elements. They
-        load on any number of ranks, into the same formats.
+        Of a DTensor: torch's keys as DTensors of its layout, on its device. Without portable, "residual_bits"
+        (uint8, 2 bytes per element) or, of an fp16 parameter, "fp32_weight" as well, and codes of moments
+        ("codes4_m", "codes4_v", "codes4_scales", uint8) in place of fp32 where rows are multiples of 64
+        elements. They load on any number of ranks, into the same formats.
         """
         live = self.state
 
@@ -297,6 +305,7 @@ class Meopt(torch.optim.Optimizer):
         """Loads what state_dict returned, with any preset, or what torch's optimizer of this rule returned.
 
         ValueError: groups of different sizes, a damaged record, or an option that is not supported (amsgrad).
+        After a damaged record, load another state: some parameters have theirs from the damaged one.
         """
 
         def wrap(_: torch.optim.Optimizer, given: Dict[str, Any]) -> Dict[str, Any]:

@@ -9,14 +9,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .. import _library as L
 from ._handle import Handle
-from ._optimizer import STEPS, Meopt
+from ._optimizer import STEPS, Meopt, raise_failures
 from ._shards import dtensor_like, is_dtensor, local_tensor
 
 NORM = "grad_norm"  # of a group: norm of its gradients in the last step, for clip="previous"
 
 
 class Released(Tensor):
-    """The .grad of a parameter that has stepped: it has no memory, and each use of it raises RuntimeError.
+    """The .grad of a parameter that has stepped: it has no memory, a use of its values raises RuntimeError.
 
     Else a second backward would begin another step, and clip_grad_norm_ would return 0 and clip nothing.
     norm: of the gradient; then clip_grad_norm_ returns the norm of all, and raises where it would clip.
@@ -57,8 +57,18 @@ class Released(Tensor):
         found = next((t.parameter_name for t in (*owned, *args) if isinstance(t, cls)), "a parameter")
         if name in ("add", "add_"):
             raise second_gradient(found)
-        raise RuntimeError(f"{name}: the gradient of {found} is released, and the parameter has stepped: "
-                           "clip by clip= and max_norm= of release_gradients; norms=True keeps norms for logs")
+        raise use_of_released(name, found)
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        """Replaces methods that would read memory, and end the process, without a dispatch."""
+        raise use_of_released("share_memory_, save or dlpack", self.parameter_name)
+
+    share_memory_ = __reduce_ex__ = __dlpack__ = _refuse
+
+
+def use_of_released(operation: str, name: str) -> RuntimeError:
+    return RuntimeError(f"{operation}: the gradient of {name} is released, and the parameter has stepped: "
+                        "clip by clip= and max_norm= of release_gradients; norms=True keeps norms for logs")
 
 
 def second_gradient(name: str) -> RuntimeError:
@@ -102,7 +112,7 @@ class Release:
         self._stepped: Set[Tensor] = set()
         self._used: Set[Tensor] = set()  # parameters with a gradient on this rank, where DDP allows others
         self._stepping: List[Handle] = []  # handles whose step began
-        self._failure: Optional[Exception] = None
+        self._failures: List[Exception] = []
         self._ddp_waits = False  # _release_buckets runs at the end of this backward
 
     def _begin_step(self, handle: Handle) -> None:
@@ -132,7 +142,7 @@ class Release:
         try:
             handle.step_param(i, gradient, self._scale)
         except FloatingPointError as failure:
-            self._failure = self._failure or failure
+            self._failures.append(failure)
 
     def _gradient_hook(self, p: Tensor) -> None:
         """The hook of a parameter whose .grad has all of one backward."""
@@ -187,7 +197,7 @@ class Release:
 
     def _end_step(self) -> None:
         """Ends the step of all handles. FloatingPointError: a gradient was not finite."""
-        groups, opened, failure = self._optimizer.param_groups, self._stepping, self._failure
+        groups, opened, failures = self._optimizer.param_groups, self._stepping, self._failures
         norms: Dict[int, List[float]] = {}
         self._reset_step()
         for handle in opened:
@@ -195,13 +205,12 @@ class Release:
             try:
                 found.append(handle.end_step())
             except FloatingPointError as error:
-                failure = failure or error
+                failures.append(error)
         for handle in self._optimizer._handles() if opened else ():
             handle.record_versions()
         for at in norms:
             groups[at][STEPS] += 1
-        if failure is not None:
-            raise failure
+        raise_failures(failures)
         for at, group in enumerate(groups if self._clip == "previous" and opened else ()):
             norm = math.hypot(*norms.get(at, ()))
             group[NORM] = norm if math.isfinite(norm) else group.get(NORM, 0.0)
@@ -246,7 +255,7 @@ def release_gradients(model: torch.nn.Module, optimizer: Meopt, *, clip: Optiona
 
     A training loop calls optimizer.step() as before, which ends the step, and steps what backward did not
     reach; it does not clip, see below. The bits are those of a step without release. A released gradient has
-    no values: .grad raises RuntimeError when it is used (clip_grad_norm_, torch.amp.GradScaler, a second
+    no values: each use of them raises RuntimeError (clip_grad_norm_, torch.amp.GradScaler, a second
     backward). optimizer.zero_grad() ends a step that an exception has interrupted.
 
     clip: None; "previous": each gradient is clipped by the global norm of the previous step; "exact":
