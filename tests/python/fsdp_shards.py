@@ -1,5 +1,6 @@
 """DTensor parameters (FSDP2): the bits of parameters that are not sharded; torch.distributed.checkpoint."""
 import os
+import re
 import tempfile
 import unittest
 
@@ -15,7 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 import meopt.torch as mt
 
 try:
-    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 except ImportError:
     raise unittest.SkipTest("DTensor requires PyTorch 2.5")
 try:
@@ -97,8 +98,22 @@ def rows(case, mesh, world):
         model.w0.grad = place(torch.zeros(whole[0]).index_fill_(0, torch.tensor([0]), float("nan")))
         with case.assertRaises(FloatingPointError):
             optimizer.step()
-    with case.assertRaises(ValueError):
-        mt.AdamW([nn.Parameter(distribute_tensor(torch.zeros(8, 8), mesh, [Shard(1)]))])
+    layouts(case, world)
+
+
+def layouts(case, world):
+    """Rows in one dimension of the mesh, replicas in the others; all else is refused."""
+    for shape in ((1, world), (world, 1)):
+        mesh = init_device_mesh("cpu", shape)
+        for placements in ([Replicate(), Shard(0)], [Shard(0), Replicate()]):
+            expected, found = pair([(64 * world, 64)], torch.bfloat16, mt.AdamW, {},
+                                   lambda t: distribute_tensor(t, mesh, placements))
+            same(case, found, expected)
+        for placements in ([Shard(0), Shard(0)], [Shard(0), Shard(1)], [Replicate(), Shard(1)],
+                           [Replicate(), Partial()]):
+            with case.assertRaises(ValueError):
+                local = torch.zeros(world, world)
+                mt.AdamW([nn.Parameter(DTensor.from_local(local, mesh, placements, run_check=False))])
 
 
 class Net(nn.Module):
@@ -246,7 +261,7 @@ def save(case, mesh, directory):
         whole = values(model, optimizer)
         if dist.get_rank() == 0:
             torch.save(whole, path + ".whole")
-        for weights_first in (True, False) if rule is mt.AdamW else (False,):  # as many ranks: the same bits from here on
+        for weights_first in (True, False) if rule is mt.AdamW else (False,):  # as many ranks: the same bits
             again = make(dtype, rule, options, mesh, width)
             train(*again, count=1)
             read(*again, path, weights_first)
@@ -261,6 +276,8 @@ def codes(case, mesh):
     def place(t):
         return distribute_tensor(t, mesh, [Shard(0)])
 
+    state_bytes(case, place)
+    rounded_once_more(case, place)
     for options in ({}, {"second_moment": "4bit"}, {"first_moment": "fp32"}):
         pairs = []
         for _ in range(2):
@@ -281,6 +298,32 @@ def codes(case, mesh):
             another.load_state_dict(state)
 
 
+def state_bytes(case, place):
+    """A state has a copy of the moments, and 2 or 4 bytes per element of what the weight has."""
+    for dtype, each in zip(DTYPES, (0, 2, 4)):
+        model = Rows([(64 * dist.get_world_size(), 128)], dtype, place)
+        optimizer = mt.AdamW(model.parameters())
+        state = optimizer.state_dict()["state"][0]
+        case.assertEqual({value.device for value in state.values()}, {model.w0.device})
+        size = sum(value.to_local().nbytes for name, value in state.items() if name != "step")
+        case.assertEqual(size, optimizer.held_bytes()["moments"] + 64 * 128 * each)
+
+
+def rounded_once_more(case, place):
+    """The page's errors of moments whose groups depend on the number of ranks, saved under torch's key."""
+    source = os.environ.get("MEOPT_SOURCE") or os.path.join(os.path.dirname(__file__), "..", "..")
+    with open(os.path.join(source, "man", "meopt-torch.7"), encoding="utf-8") as page:
+        said, = re.findall(r"up to (\d+) percent .* AdamW, and (\d+) percent .* of 32768 elements", page.read())
+    for rule, percent in zip((mt.AdamW, mt.Lion), said):
+        models = [Rows([(1024, 32)], torch.float32, place) for _ in range(2)]
+        optimizers = [rule(model.parameters(), lr=1e-2) for model in models]
+        steps(models[0], optimizers[0], place)
+        optimizers[1].load_state_dict(optimizers[0].state_dict())
+        before, after = (full(each.state_dict()["state"][0]["exp_avg"]) for each in optimizers)
+        error = float((before - after).abs().max() / before.abs().max())
+        case.assertTrue(0 < error <= int(percent) / 100, error)
+
+
 def load(case, mesh, directory):
     for dtype, rule, options, width in cases():
         path = os.path.join(directory, name_of(dtype, rule, options, width))
@@ -288,8 +331,12 @@ def load(case, mesh, directory):
         read(model, optimizer, path, weights_first=False)
         whole = torch.load(path + ".whole")
         loaded(case, values(model, optimizer), whole, exact(options, width))
+        moments = optimizer.state_dict(portable=True)["state"]
         for group in optimizer.param_groups:  # other formats from here on
             group["preset"] = "fp32" if options.get("preset") == "balanced" else "balanced"
+        if options.get("preset") == "balanced":  # fp32 moments have the values of codes
+            for i, state in optimizer.state_dict()["state"].items():
+                same(case, state, moments[i])
         train(model, optimizer)
 
 

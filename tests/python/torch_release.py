@@ -1,8 +1,10 @@
 """meopt.torch.release_gradients: the bits of a step without it, and gradients freed during backward."""
 import copy
+import io
 import os
 import tempfile
 import unittest
+from unittest import mock
 
 import torch
 import torch.distributed
@@ -137,12 +139,27 @@ class Release(unittest.TestCase):
                 optimizer.step()
                 self.assertTrue(all(p.grad is None for p in model.parameters()))
                 run(model, optimizer, 1)
+        pair = [make(mt.SGD, torch.float32) for _ in range(2)]
+        mt.release_gradients(*pair[0])
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+        scaler.scale(loss_of(pair[0][0], batch(0))).backward()
+        with self.assertRaisesRegex(RuntimeError, "clip="):
+            scaler.step(pair[0][1])
+        (loss_of(pair[1][0], batch(0)) * 8).backward()
+        pair[1][1].step()  # the parameters have stepped, with scaled gradients
+        self.assertTrue(all(map(torch.equal, *(model.parameters() for model, _ in pair))))
+
+    def test_no_values(self):
         model, optimizer = make(mt.AdamW, torch.float32)
         mt.release_gradients(model, optimizer)
-        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
-        scaler.scale(loss_of(model, batch(0))).backward()
-        with self.assertRaisesRegex(RuntimeError, "clip="):
-            scaler.step(optimizer)
+        loss_of(model, batch(0)).backward()
+        for use in (lambda g: g.view(-1).tolist(), lambda g: g.cpu().numpy(), lambda g: g[0, 0].item(),
+                    lambda g: g.zero_(), lambda g: torch.zeros(WIDTH, WIDTH).copy_(g), lambda g: g.double(),
+                    lambda g: g == 0, lambda g: torch.stack([g]), copy.deepcopy, torch.from_dlpack,
+                    lambda g: torch.save(g, io.BytesIO()), lambda g: g.share_memory_()):
+            with self.assertRaises(RuntimeError):
+                use(model.first.weight.grad)
+        self.assertEqual(model.first.weight.grad.shape, (WIDTH, WIDTH))
 
     def test_norms(self):
         """clip_grad_norm_ returns the norm that it has without release, and raises where it would clip."""
@@ -205,6 +222,10 @@ class Release(unittest.TestCase):
     def test_exact_clip(self):
         pair = [make(mt.AdamW, torch.float32, preset="fp32", eps=1e-3) for _ in range(2)]
         mt.release_gradients(*pair[0], clip="exact", max_norm=0.1)
+        self.assertRaises(ValueError, mt.release_gradients, *pair[0])
+        loss_of(pair[0][0], batch(0)).backward()
+        self.assertTrue(all(float(p.grad.norm()) > 0 for p in pair[0][0].parameters()))  # gradients stay
+        pair[0][1].zero_grad()
         run(*pair[0], 4)
         run(*pair[1], 4, plain=lambda model: nn.utils.clip_grad_norm_(model.parameters(), 0.1))
         for p, q in zip(pair[0][0].parameters(), pair[1][0].parameters()):
@@ -266,20 +287,35 @@ def ddp_rank(rank, directory, release):
 
 
 def unused_rank(rank, directory, release):
-    """"odd" has gradients on no rank in step 0, on rank 1 in step 1, in the first pass only in step 2."""
+    """"odd" has gradients on no rank in step 0, on rank 1 in step 1, in the first pass only in step 2. With
+    release, each bucket costs one small all-reduce more."""
+    check_unused(rank, directory, release, "find_unused_parameters", (
+        (False, False), (False, rank == 1), (rank == 0, False)))
+
+
+def static_rank(rank, directory, release):
+    check_unused(rank, directory, release, "static_graph", ((None, False),) * 3)
+
+
+def check_unused(rank, directory, release, option, passes):
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", init_method=f"file://{directory}/unused-{release}",
                                          rank=rank, world_size=2)
     model, optimizer = make(mt.AdamW, torch.float32, weight_decay=0.1)
-    parallel = DistributedDataParallel(model, bucket_cap_mb=0.03, find_unused_parameters=True)
+    parallel = DistributedDataParallel(model, bucket_cap_mb=0.03, **{option: True})
+    torch.distributed.all_reduce = counted = mock.Mock(wraps=torch.distributed.all_reduce)
     if release:
         mt.release_gradients(parallel, optimizer)
-    for step, (first, last) in enumerate(((False, False), (False, rank == 1), (rank == 0, False))):
-        with parallel.no_sync():
-            loss_of(parallel, batch(step, rank), first).backward()
+    for step, (first, last) in enumerate(passes):
+        if first is not None:
+            with parallel.no_sync():
+                loss_of(parallel, batch(step, rank), first).backward()
         loss_of(parallel, batch(step, 2 + rank), last).backward()
         optimizer.step()
         optimizer.zero_grad()
+    small = [call[0][0].dtype == torch.int32 for call in counted.call_args_list]
+    unittest.TestCase().assertEqual(sum(small), len(small) / 2)
+    unittest.TestCase().assertEqual(bool(small), bool(release))
     torch.save((model.state_dict(), optimizer.state_dict()), os.path.join(directory, f"{release}-{rank}"))
     torch.distributed.destroy_process_group()
 
@@ -291,6 +327,7 @@ class Ranks(unittest.TestCase):
 
     def test_unused_parameters(self):
         self.same_on_ranks(unused_rank)
+        self.same_on_ranks(static_rank)
 
     def same_on_ranks(self, rank_main):
         with tempfile.TemporaryDirectory() as directory:
