@@ -313,7 +313,7 @@ def rounded_once_more(case, place):
     """The page's errors of moments whose groups depend on the number of ranks, saved under torch's key."""
     source = os.environ.get("MEOPT_SOURCE") or os.path.join(os.path.dirname(__file__), "..", "..")
     with open(os.path.join(source, "man", "meopt-torch.7"), encoding="utf-8") as page:
-        said, = re.findall(r"up to (\d+) percent .* AdamW, and (\d+) percent .* of 32768 elements", page.read())
+        said, = re.findall(r"up to (\d+) percent .* AdamW, and (\d+) percent .* of 32768", page.read())
     for rule, percent in zip((mt.AdamW, mt.Lion), said):
         models = [Rows([(1024, 32)], torch.float32, place) for _ in range(2)]
         optimizers = [rule(model.parameters(), lr=1e-2) for model in models]

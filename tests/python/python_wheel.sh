@@ -127,11 +127,20 @@ doctor() { # EXIT PATTERN [NAME=VALUE...]: the report has a line that matches
 code=0 && "$python" -m meopt nothing >"$work/log" 2>&1 || code=$?
 [ $code = 2 ] || fail "an unknown command: $code, not 2"
 doctor 1 '^failed +torch'
+doctor 1 "^ok +version +meopt [0-9.]+, Python $("$python" -c 'import sys; print(sys.version.split()[0])')$"
 doctor 1 '^ok +kernels .* gfx90a$'
 doctor 1 '^ok +library .*/an environment/.*libmeopt-optim.so'
 doctor 1 '^ok +processor .*: (avx512|avx2|plain)$'
 doctor 1 '^ok +processor .*: plain$' MEOPT_CPU_ISA=plain
 doctor 1 '^failed +library' MEOPT_OPTIM_LIBRARY=/nowhere.so
+inside=$(find "$work/an environment" -name libmeopt-optim.so) # without it, the loader's search path has one
+mkdir loader && mv "$inside" loader/libmeopt-optim.so.0
+doctor 1 '^failed +library'
+doctor 1 '^ok +library +libmeopt-optim.so.0,' LD_LIBRARY_PATH="$work/loader"
+doctor 1 "^ok +library +$work/loader/" MEOPT_OPTIM_LIBRARY="$work/loader/libmeopt-optim.so.0"
+mv loader/libmeopt-optim.so.0 "$inside"
+mkdir broken && echo 'raise OSError("libother.so: no such file")' >broken/torch.py
+doctor 1 '^failed +torch .*libother' PYTHONPATH="$work/broken"
 fakes=$MEOPT_BUILD/tests
 if [ -f "$fakes/libfake_amdhip64.so" ]; then # a card, with the code objects of the package
     mkdir torch theirs ours
