@@ -186,20 +186,23 @@ class DropIn(unittest.TestCase):
         self.check(with_trainer)
 
     def test_trainer_with_released_gradients(self):
-        """The Trainer logs the norm of the gradients at every step: norms=True; else it is refused."""
-        found = []
-        for options in (None, {"norms": True}, {"clip": "exact", "max_norm": 1e9}, {}):
+        """The Trainer logs the norm of the gradients at every step: norms=True; else it is refused, and so is
+        its max_grad_norm, which is 1.0 by default."""
+        found, no_clip = [], {"max_grad_norm": 0.0}
+        for options, clip in ((None, no_clip), ({"norms": True}, no_clip), ({}, no_clip), ({}, {}),
+                              ({"clip": "exact", "max_norm": 1e9}, no_clip), ({"norms": True}, {})):
             with tempfile.TemporaryDirectory() as directory:
                 model, optimizer, schedule = make("apadamw", torch.float32, {})
                 if options is not None:
                     meopt.torch.release_gradients(model, optimizer, **options)
                 arguments = transformers.TrainingArguments(
                     directory, per_device_train_batch_size=ROWS, num_train_epochs=1, use_cpu=True,
-                    report_to=[], save_strategy="no", logging_steps=1, max_grad_norm=0.0, disable_tqdm=True,
-                    remove_unused_columns=False, train_sampling_strategy="sequential")
+                    report_to=[], save_strategy="no", logging_steps=1, disable_tqdm=True,
+                    remove_unused_columns=False, train_sampling_strategy="sequential", **clip)
+                self.assertEqual(arguments.max_grad_norm, 0.0 if clip else 1.0)
                 trainer = transformers.Trainer(model, arguments, train_dataset=Images(),
                                                optimizers=(optimizer, schedule))
-                if options == {}:
+                if options == {} or not clip:
                     self.assertRaisesRegex(RuntimeError, "norms=", trainer.train)
                     continue
                 trainer.train()

@@ -251,7 +251,8 @@ class Meopt(torch.optim.Optimizer):
         """Steps all parameters with a gradient, clipped to max_norm."""
         self._update_handles(stepping=True)
         gradients = [handle.collect_gradients() for handle in self._handles()]
-        scale, failures = self._scale(max_norm), []
+        scale = self._scale(max_norm)
+        failures: List[Exception] = []
         for entry, group in zip(self._group_handles, self.param_groups):
             group[STEPS] += any(handle.with_gradient for handle in entry.handles)
             for handle in entry.handles:
