@@ -102,8 +102,8 @@ static int read_question(struct generate *g, const struct arguments *args, const
         *err = g->settings.no_chat;
         return err->code = EXIT_USAGE;
     }
-    text_record_ask(&g->question, &g->settings.chat, argument_text(args, "system", NULL), question);
-    return 0;
+    return text_record_ask(&g->question, &g->settings.chat, argument_text(args, "system", NULL), question,
+                           err);
 }
 
 /* Encodes the prompt. A plain one follows the tokens with which every text begins. */

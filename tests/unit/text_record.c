@@ -43,7 +43,8 @@ static const struct chat_template *check_line(const char *text, size_t bytes, in
     json_t *record = json_pack("{s:O*}", "messages", json_object_get(row, "messages"));
     char *written = json_dumps(record, JSON_COMPACT);
     int code = 0;
-    if (question) text_record_ask(&r, &chat, json_string_value(json_object_get(row, "system")), question);
+    if (question)
+        code = text_record_ask(&r, &chat, json_string_value(json_object_get(row, "system")), question, &err);
     else code = text_record_read(&r, written, strlen(written), &o, &err);
     if (!code == json_is_null(whole)) fail_msg("chats.jsonl:%d: %s", line, code ? err.what : "not refused");
     if (!code && (r.text.count != json_string_length(whole) ||

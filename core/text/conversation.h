@@ -1,0 +1,16 @@
+/* Conversations, as a chat template writes them. */
+#ifndef MEOPT_TEXT_CONVERSATION_H
+#define MEOPT_TEXT_CONVERSATION_H
+
+#include "core/base/json.h"
+#include "core/text/text_record.h"
+
+/* Adds the messages, an array of objects with role and content, to the record; labels are the answers of the
+ * assistant. */
+int conversation_read(struct text_record *record, const struct chat_template *chat, const json_t *messages,
+                      struct error *err);
+/* Sets the record to the messages and what follows them, up to where an answer begins. */
+int conversation_ask(struct text_record *record, const struct chat_template *chat, const json_t *messages,
+                     struct error *err);
+
+#endif
