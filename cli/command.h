@@ -16,10 +16,11 @@ struct option {
     const char *name; /* long name without the dashes */
     char letter;      /* short form, or 0 */
     enum option_type type;
-    const char *value;   /* placeholder in the help: "FILE", "[FILE]" (may be absent), "N"; NULL for a flag */
-    const char *choices; /* "pt|safetensors": checked and completed; NULL for free text */
-    double min, max;     /* range of OPTION_INT and OPTION_REAL; unchecked when min == max */
-    const char *help;    /* one line, no full stop */
+    const char *value; /* placeholder in the help: "FILE", "[FILE]" (may be absent), "N"; NULL for a flag */
+    const char
+        *choices;     /* "pt|safetensors": checked and completed, FILE.json: any such name; NULL: free text */
+    double min, max;  /* range of OPTION_INT and OPTION_REAL; unchecked when min == max */
+    const char *help; /* one line, no full stop */
 };
 
 /* A parsed command line: options by name, operands in order. */

@@ -98,7 +98,8 @@ static int store_value(struct arguments *args, int index, const char *text, stru
     }
     if (o->choices) {
         size_t n = strlen(text);
-        bool found = false;
+        const char *file = strstr(o->choices, "|FILE.json");
+        bool found = file && n > 5 && strcmp(text + n - 5, ".json") == 0;
         for (const char *p = o->choices; p && !found; p = strchr(p, '|') ? strchr(p, '|') + 1 : NULL)
             found = n && strncmp(p, text, n) == 0 && (p[n] == 0 || p[n] == '|');
         if (!found) return no_choice(o, text, err);

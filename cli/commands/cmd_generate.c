@@ -436,7 +436,7 @@ static const struct option options[] = {
     {"chat", 0, OPTION_TEXT, "TEXT", NULL, 0, 0, "question to answer, in the chat template of the model"},
     {"system", 0, OPTION_TEXT, "TEXT", NULL, 0, 0,
      "instructions before the question (default: the template's)"},
-    {"template", 0, OPTION_TEXT, "NAME", CHAT_TEMPLATE_NAMES, 0, 0,
+    {"template", 0, OPTION_TEXT, "NAME|FILE", CHAT_TEMPLATE_NAMES, 0, 0,
      "template of --chat (default: that of the tokenizer, if it is a published one of these)"},
     {"tokens", 0, OPTION_TEXT, "1,2,3", NULL, 0, 0, "numbers of the tokens to continue"},
     {"tokenizer", 0, OPTION_MODEL, "DIR", NULL, 0, 0,

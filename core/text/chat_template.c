@@ -1,81 +1,12 @@
-/* Chat templates: see chat_template.h. */
+/* Chat templates: see chat_template.h. The table is in chat_rows.c. */
 #include "core/text/chat_template.h"
 #include "core/base/file.h"
+#include "core/base/json_members.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define CHATML     "<|im_start|>", "\n", "<|im_end|>", "\n"
-#define LLAMA3     "<|start_header_id|>", "<|end_header_id|>\n\n", "<|eot_id|>", ""
-#define NO_THOUGHT "<think>\n\n</think>\n\n"
-const struct chat_template chat_templates[] = {
-    {"chatml", "", CHATML, NULL, "", THOUGHTS_STAY, false, false, false},
-    {"qwen2", "", CHATML, "You are a helpful assistant.", "", THOUGHTS_STAY, false, false, false},
-    {"qwen2.5", "", CHATML, "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.", "",
-     THOUGHTS_STAY, false, false, false},
-    {"qwen3", "", CHATML, NULL, NO_THOUGHT, THOUGHTS_LAST, false, false, false},
-    {"llama3", "<|begin_of_text|>", LLAMA3, NULL, "", THOUGHTS_STAY, true, false, false},
-    {"chatml-bos", NULL, CHATML, NULL, "", THOUGHTS_STAY, false, false, false},
-    {"qwen3-thinking", "", CHATML, NULL, "<think>\n", THOUGHTS_LAST, false, false, false},
-    {"qwen3.5", "", CHATML, NULL, NO_THOUGHT, THOUGHTS_AFTER, true, false, true},
-    {"smollm2", "", CHATML, "You are a helpful AI assistant named SmolLM, trained by Hugging Face", "",
-     THOUGHTS_STAY, false, false, false},
-    {"lfm2", NULL, CHATML, NULL, "", THOUGHTS_STAY, false, true, false},
-    {0},
-};
-
-/* Published templates by chat_template_checksum. tests/tools/compare_templates.py renders those that it
- * finds. */
-static const struct {
-    uint64_t checksum;
-    const char *row;
-} published[] = {
-    {0x11dd5d2000000123, "chatml"},         /* Hermes, Dolphin, Yi */
-    {0x0d469078000000c4, "chatml"},         /* ChatML */
-    {0x49ab552c000000c7, "chatml"},         /* OpenHermes 2.5 */
-    {0x88452c0100001444, "chatml"},         /* Qwen3-Coder of 2025-10 */
-    {0xd5c0881000001405, "chatml"},         /* Qwen3-Coder of 2026 */
-    {0xf6341cad000013b5, "chatml"},         /* Qwen3-Coder */
-    {0x09f4c76400000126, "chatml"},         /* Hermes, Dolphin, Yi */
-    {0xc28f7d3700000806, "chatml"},         /* Qwen3-Instruct-2507 */
-    {0xf54e2f5d00000a01, "chatml"},         /* the same of trl, for training */
-    {0x0a716ef00000018e, "chatml"},         /* the same of unsloth */
-    {0x274064fa000003f9, "qwen2"},          /* Qwen2.5-VL */
-    {0xfba3e1ab0000014d, "qwen2"},          /* Qwen2 */
-    {0xde076a1100000148, "qwen2"},          /* Qwen2 */
-    {0xa7ca6202000009a4, "qwen2"},          /* the same of trl */
-    {0xd3b3d9670000082d, "qwen2.5"},        /* Qwen2.5 */
-    {0xa21a778700000861, "qwen2.5"},        /* Qwen2.5 of 2024-09 */
-    {0xf7ced6c100000984, "qwen2.5"},        /* the same of trl */
-    {0x8215c3d600000ce0, "qwen3"},          /* Qwen3, its base models */
-    {0xc57f688000000cfc, "qwen3"},          /* Qwen3 of 2025-07 */
-    {0xff4698220000132b, "qwen3"},          /* the same of axolotl */
-    {0xed03e58200001482, "qwen3"},          /* the same of axolotl */
-    {0x81a483cd00000ee7, "qwen3"},          /* the same of unsloth */
-    {0x7f52ea85000002b8, "llama3"},         /* the same of axolotl */
-    {0xda9fff2600000189, "llama3"},         /* Llama 3 */
-    {0x49272a48000001e8, "llama3"},         /* Llama 3 */
-    {0x1cb3eff1000001e4, "llama3"},         /* Llama 3 */
-    {0xa6ebd3a200000185, "llama3"},         /* Llama 3 */
-    {0x9c396bad00000314, "llama3"},         /* the same of trl */
-    {0x9bcf578500000227, "llama3"},         /* the same of unsloth */
-    {0xdd655f6d000000d4, "chatml-bos"},     /* InternLM 2 */
-    {0xcf36937e000000d1, "chatml-bos"},     /* InternLM 2 */
-    {0xd92f266a000000d6, "chatml-bos"},     /* InternLM 2 */
-    {0xd4c51288000000d3, "chatml-bos"},     /* InternLM 2 */
-    {0xb74156920000019d, "chatml-bos"},     /* ChatML of unsloth */
-    {0x5ae0001a00000c98, "qwen3-thinking"}, /* Qwen3-Thinking-2507 */
-    {0xbfea4ace00000c96, "qwen3-thinking"}, /* the same of unsloth */
-    {0x0f63c302000017da, "qwen3.5"},        /* Qwen3.5 */
-    {0xa3d32387000017db, "qwen3.5"},        /* Qwen3.5 */
-    {0x1f78a361000017e3, "qwen3.5"},        /* Qwen3.6 */
-    {0xcabee37700000175, "smollm2"},        /* SmolLM2 */
-    {0x7b2ce96c00000170, "smollm2"},        /* SmolLM2 */
-    {0x783f94a7000004fe, "lfm2"},           /* LFM2 */
-    {0x3aef21be00000b59, "lfm2"},           /* LFM2 of 2025-11 */
-    {0x657f294d00000583, "lfm2"},           /* the same of trl */
-    {0xbda2a81800000bea, "lfm2"},           /* the same of trl */
-};
+enum { MOST_BYTES = 1 << 20 };
 
 const struct chat_template *chat_template_named(const char *name)
 {
@@ -112,10 +43,126 @@ uint64_t chat_template_checksum(const char *jinja)
     return sum;
 }
 
-const struct chat_template *chat_template_like(const char *jinja)
+bool chat_template_like(struct chat_template *chat, const char *jinja)
 {
     uint64_t sum = chat_template_checksum(jinja);
-    for (size_t i = 0; i < sizeof published / sizeof *published; i++)
-        if (published[i].checksum == sum) return chat_template_named(published[i].row);
-    return NULL;
+    const struct chat_published *p = chat_published;
+    while (p->row && p->checksum != sum) p++;
+    if (!p->row) return false;
+    *chat = *chat_template_named(p->row);
+    if (p->opens) chat->opens = p->opens;
+    return true;
+}
+
+bool chat_template_has(const struct chat_template *c, const char *mark)
+{
+    const char *const texts[] = {c->begin, c->system, c->preface, c->opens, c->finish, c->no_thought};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        if (texts[i] && strstr(texts[i], mark)) return true;
+    for (int i = 0; i < CHAT_ROLES; i++) {
+        const struct chat_turn *t = &c->turns[i];
+        const char *const parts[] = {t->before, t->end, t->between, t->lead};
+        for (int k = 0; k < 4; k++)
+            if (parts[k] && strstr(parts[k], mark)) return true;
+    }
+    return false;
+}
+
+/* ---- a template of one's own ---- */
+
+#define ANY(name)                                                                                            \
+    {                                                                                                        \
+        name, NULL                                                                                           \
+    }
+#define FLAG(name)                                                                                           \
+    {                                                                                                        \
+        name, "true|false"                                                                                   \
+    }
+#define PLACES   "\"turn\"|\"first\"|\"joined\"|\"none\""
+#define THOUGHTS "\"stay\"|\"cut\""
+static const struct json_member file_members[] = {
+    ANY("begin"),  ANY("system"),      ANY("user"),         ANY("assistant"),       ANY("other"),
+    ANY("tokens"), ANY("default"),     ANY("opens"),        ANY("finish"),          {"place", PLACES},
+    FLAG("trims"), FLAG("alternates"), FLAG("drops_empty"), {"thoughts", THOUGHTS}, {0}};
+static const struct json_member turn_members[] = {
+    ANY("before"), ANY("lead"), ANY("end"), ANY("between"), {0}};
+
+static int read_text(const char **text, const json_t *object, const char *key, const char *what,
+                     struct error *err)
+{
+    json_t *value = json_object_get(object, key);
+    *text = json_string_value(value);
+    if (*text ? strlen(*text) == json_string_length(value) : !value || json_is_null(value)) return 0;
+    return error_set(err, EXIT_CONFIG, N_("a text without zero bytes"), "%s: %s is no text", what, key);
+}
+
+static int read_turn(struct chat_turn *t, const json_t *root, const char *role, struct error *err)
+{
+    json_t *turn = json_object_get(root, role);
+    if (!turn || json_is_null(turn)) return 0;
+    if (!json_is_object(turn))
+        return error_set(err, EXIT_CONFIG, N_("write {\"before\": ..., \"end\": ...}"),
+                         "%s is no object with the parts of a turn", role);
+    int code = json_members_check(turn, turn_members, NULL, role, N_("remove it"), err);
+    if (!code) code = read_text(&t->before, turn, "before", role, err);
+    if (!code) code = read_text(&t->lead, turn, "lead", role, err);
+    if (!code) code = read_text(&t->end, turn, "end", role, err);
+    if (!code) code = read_text(&t->between, turn, "between", role, err);
+    if (!t->before) t->before = "";
+    return code;
+}
+
+static int read_members(struct chat_template *c, const json_t *root, struct error *err)
+{
+    static const char *const roles[CHAT_ROLES] = {"system", "user", "assistant", "other"};
+    static const char *const places[] = {"turn", "first", "joined"};
+    const struct {
+        const char *key, **text;
+    } texts[] = {{"begin", &c->begin},
+                 {"tokens", &c->tokens},
+                 {"default", &c->system},
+                 {"opens", &c->opens},
+                 {"finish", &c->finish}};
+    int code = json_members_check(root, file_members, NULL, "template", N_("see meopt-tokenize(1)"), err);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts && !code; i++)
+        code = read_text(texts[i].text, root, texts[i].key, "template", err);
+    for (int i = 0; i < CHAT_ROLES && !code; i++) code = read_turn(&c->turns[i], root, roles[i], err);
+    const char *place = json_string_value(json_object_get(root, "place")),
+               *thoughts = json_string_value(json_object_get(root, "thoughts"));
+    c->place = c->turns[CHAT_SYSTEM].before ? SYSTEM_TURN : SYSTEM_NONE;
+    if (place && strcmp(place, "none") == 0) c->place = SYSTEM_NONE;
+    for (int i = 0; i < 3; i++)
+        if (place && strcmp(place, places[i]) == 0) c->place = (enum chat_system)i;
+    if (thoughts && strcmp(thoughts, "cut") == 0) c->thoughts = THOUGHTS_CUT;
+    c->trims = json_is_true(json_object_get(root, "trims")) ? CHAT_TRIMS : 0;
+    c->order = json_is_true(json_object_get(root, "alternates")) ? ORDER_ALTERNATES : ORDER_ANY;
+    c->drops_system = json_is_true(json_object_get(root, "drops_empty"));
+    if (code || (c->turns[CHAT_USER].before && c->turns[CHAT_ANSWER].before)) return code;
+    return error_set(err, EXIT_CONFIG, N_("see meopt-tokenize(1)"),
+                     "template: user and assistant are required");
+}
+
+int chat_template_read(struct chat_template *c, json_t **root, const char *path, struct error *err)
+{
+    char *text;
+    size_t bytes;
+    json_error_t why;
+    *c = (struct chat_template){0};
+    *root = NULL;
+    int code = file_read(path, MOST_BYTES, &text, &bytes, err);
+    if (code) return code;
+    uint64_t sum = (uint64_t)crc32c(0, text, bytes) << 32 | (uint32_t)bytes;
+    *root = json_parse(text, bytes, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &why);
+    free(text);
+    if (!json_is_object(*root))
+        code =
+            error_set(err, EXIT_CONFIG, N_("one object with the parts of a template, see meopt-tokenize(1)"),
+                      "is no JSON object: %.200s", *root ? "" : why.text);
+    if (!code) code = read_members(c, *root, err);
+    if (code) return error_at(err, path, 0, 0);
+    char *name = xasprintf("own-%016llx", (unsigned long long)sum);
+    json_object_set_new(*root, "name", json_string(name));
+    free(name);
+    c->name = json_string_value(json_object_get(*root, "name"));
+    return 0;
 }

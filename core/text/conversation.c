@@ -1,103 +1,55 @@
 /* Conversations: see conversation.h. */
 #include "core/text/conversation.h"
+#include "core/base/file.h"
 #include "core/base/json_members.h"
-#include "core/text/text_internal.h"
+#include "core/text/conversation_internal.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-static void add_text(struct text_record *r, const char *text, bool label)
-{
-    text_record_add(r, text, strlen(text), label);
-}
+#define NONE "null|false|[]|{}|\"\""
 
-/* As Python's strip(). Text that is not UTF-8, which is refused later, stays. */
-static void trim(const char **text, size_t *bytes)
+/* Reads a content: a text, or a list of texts where the template joins them. */
+static int read_content(struct writer *w, const json_t *message, struct turn *t, struct error *err)
 {
-    uint32_t p;
-    if (utf8_invalid(*text, *bytes) < *bytes) return;
-    while (*bytes) {
-        size_t n = utf8_read(*text, &p);
-        if (!point_is_space(p) && (p < 0x1C || p > 0x1F)) break;
-        *text += n;
-        *bytes -= n;
+    static const struct json_member members[] = {{"type", "\"text\""}, {"text", NULL}, {0}};
+    json_t *content = json_object_get(message, "content"), *part;
+    size_t i;
+    const struct chat_template *c = w->c;
+    bool lists = c->parts == PARTS_ONLY || c->parts == PARTS_ONE,
+         one = c->parts == PARTS_ONE || c->parts == PARTS_TRIMMED || c->parts == PARTS_SINGLE;
+    t->content = json_string_value(content);
+    t->bytes = json_string_length(content);
+    if (t->content && lists) return writer_refuse(w, t->number, N_("content is no list of parts"), err);
+    if (t->content) return 0;
+    if (json_is_null(content) && json_array_size(t->calls)) {
+        t->content = "";
+        return 0;
     }
-    while (*bytes) {
-        size_t at = *bytes - 1;
-        while (((uint8_t)(*text)[at] & 0xC0) == 0x80) at--;
-        utf8_read(*text + at, &p);
-        if (!point_is_space(p) && (p < 0x1C || p > 0x1F)) break;
-        *bytes = at;
+    if (!json_is_array(content))
+        return error_set(err, EXIT_FAILED, "write the message as text", "message %zu: content is no string",
+                         t->number);
+    if (c->parts == PARTS_NONE) return writer_refuse(w, t->number, N_("content is a list of parts"), err);
+    bool trims = c->trims & 1U << t->kind;
+    if (one && (t->kind == CHAT_SYSTEM || c->parts == PARTS_ONE) && json_array_size(content) != 1)
+        return writer_refuse(w, t->number, N_("content is a list of more than one part"), err);
+    w->parts.count = 0;
+    json_array_foreach(content, i, part)
+    {
+        json_t *value = json_object_get(part, "text");
+        const char *text = json_string_value(value);
+        size_t bytes = json_string_length(value);
+        if (json_members_check(part, members, NULL, "content", N_("supported: parts that are texts"), err))
+            return err->code = EXIT_FAILED;
+        if (!text || !json_object_get(part, "type"))
+            return error_set(err, EXIT_FAILED, "supported: parts that are texts",
+                             "message %zu: part %zu of content is no text", t->number, i);
+        if (c->parts == PARTS_TRIMMED && trims) text_strip(&text, &bytes);
+        text_append(&w->parts, text, bytes);
     }
-}
-
-static void trim_lines(const char **text, size_t *bytes, bool right)
-{
-    while (*bytes && **text == '\n') ++*text, --*bytes;
-    while (right && *bytes && (*text)[*bytes - 1] == '\n') --*bytes;
-}
-
-/* Returns what follows the last `mark` in the text, NULL: there is none. */
-static const char *after_last(const char *text, size_t bytes, const char *mark)
-{
-    const char *last = NULL, *end = text + bytes;
-    for (const char *p = text; (p = memmem(p, (size_t)(end - p), mark, strlen(mark))) != NULL;)
-        last = p += strlen(mark);
-    return last;
-}
-
-struct turn {
-    const char *role, *content, *thought; /* thought: reasoning_content; NULL: none */
-    size_t bytes, thought_bytes;
-    bool learnt;        /* an answer that is a label */
-    bool answers, last; /* it follows the last question; it is the last message */
-};
-
-/* Takes the thought from the answer, and writes it where the template keeps it: a given one in one form, as a
- * label, or an empty one. */
-static void add_thought(struct text_record *r, const struct chat_template *c, struct turn *t)
-{
-    const char *close = t->thought ? NULL : memmem(t->content, t->bytes, "</think>", 8),
-               *thought = t->thought;
-    size_t length = t->thought_bytes;
-    bool after = c->thoughts == THOUGHTS_AFTER;
-    if (close) {
-        const char *end = t->content + t->bytes, *open;
-        length = (size_t)(close - t->content);
-        thought = t->content;
-        if ((open = after_last(thought, length, "<think>")) != NULL)
-            thought = open, length = (size_t)(close - open);
-        trim_lines(&thought, &length, true);
-        t->content = after_last(t->content, t->bytes, "</think>");
-        t->bytes = (size_t)(end - t->content);
-        trim_lines(&t->content, &t->bytes, false);
-    }
-    if (!t->answers || (!after && !t->last && !length)) return;
-    bool label = t->learnt && (close || length);
-    if (after) trim(&thought, &length);
-    else trim_lines(&thought, &length, true);
-    add_text(r, "<think>\n", label);
-    text_record_add(r, thought, length, label);
-    add_text(r, "\n</think>\n\n", label);
-    if (!after) trim_lines(&t->content, &t->bytes, false);
-}
-
-static void add_turn(struct text_record *r, const struct chat_template *c, struct turn t)
-{
-    if (c->trims) trim(&t.content, &t.bytes);
-    add_text(r, c->before, false);
-    add_text(r, t.role, false);
-    add_text(r, c->after, false);
-    if (strcmp(t.role, "assistant") == 0 && c->thoughts != THOUGHTS_STAY) add_thought(r, c, &t);
-    text_record_add(r, t.content, t.bytes, t.learnt);
-    add_text(r, c->end, t.learnt);
-    add_text(r, c->between, false);
-}
-
-static void add_system(struct text_record *r, const struct chat_template *c, const char *content,
-                       size_t bytes)
-{
-    if (content && (bytes || !c->drops_system))
-        add_turn(r, c, (struct turn){.role = "system", .content = content, .bytes = bytes});
+    t->content = w->parts.count ? w->parts.data : "";
+    t->bytes = w->parts.count;
+    return 0;
 }
 
 /* Returns the number of the last question, no result of a tool; if there is none, the number of messages. */
@@ -111,7 +63,7 @@ static size_t last_question(const struct chat_template *c, const json_t *message
                    *text = json_string_value(content);
         size_t n = json_string_length(content);
         if (!role || strcmp(role, "user") != 0 || !text) continue;
-        if (c->trims) trim(&text, &n);
+        if (c->trims & 1U << CHAT_USER) text_strip(&text, &n);
         bool tool = n >= b && n >= e && memcmp(text, begin, b) == 0 && memcmp(text + n - e, end, e) == 0;
         if (!tool) return i;
     }
@@ -119,20 +71,20 @@ static size_t last_question(const struct chat_template *c, const json_t *message
 }
 
 /* Reads whether an answer is learnt: "weight": 0 (OpenAI) or "train": false takes its labels away. */
-static int read_learnt(struct turn *t, json_t *message, size_t i, struct error *err)
+static int read_learnt(struct turn *t, const json_t *message, struct error *err)
 {
     json_t *weight = json_object_get(message, "weight"), *train = json_object_get(message, "train");
-    bool answer = strcmp(t->role, "assistant") == 0, set = !json_is_null(weight) && weight,
+    bool answer = t->kind == CHAT_ANSWER, set = !json_is_null(weight) && weight,
          chosen = !json_is_null(train) && train;
     double value = set ? json_number_value(weight) : answer;
     if ((set && (!json_is_number(weight) || (value != 0 && value != 1))) ||
         (chosen && !json_is_boolean(train)))
         return error_set(err, EXIT_FAILED, "an answer is learnt as a whole or not: \"weight\": 0 or 1",
-                         "message %zu: %s is neither 0 nor 1, nor true or false", i,
+                         "message %zu: %s is neither 0 nor 1, nor true or false", t->number,
                          set ? "weight" : "train");
     if (!answer && ((set && value != 0) || json_is_true(train)))
         return error_set(err, EXIT_FAILED, "write the texts to learn as answers of the assistant",
-                         "message %zu: %s is set, but only the assistant's are learnt", i,
+                         "message %zu: %s is set, but only the assistant's are learnt", t->number,
                          set && value != 0 ? "weight" : "train");
     t->learnt = answer && value != 0 && !json_is_false(train);
     return 0;
@@ -145,75 +97,216 @@ static const struct json_member message_members[] = {
     {"role", NULL},       {"content", NULL},      {"reasoning_content", NULL},
     {"weight", NULL},     {"train", NULL},        {"name", NULL},
     {"id", NULL}, /* no template of chat_templates writes them */
-    {"tool_calls", NONE}, {"tool_call_id", NONE}, {"function_call", NONE},
+    {"tool_calls", NULL}, {"tool_call_id", NULL}, {"function_call", NONE},
     {"refusal", NONE},    {"audio", NONE},        {0}};
 
-static int read_message(struct text_record *r, const struct chat_template *c, const json_t *messages,
-                        size_t i, size_t question, struct error *err)
+static int read_role(const struct writer *w, struct turn *t, const json_t *message, struct error *err)
 {
-    static const char *const roles[] = {"system", "user", "assistant"};
-    json_t *message = json_array_get(messages, i), *content = json_object_get(message, "content"),
-           *thought = json_object_get(message, "reasoning_content");
-    struct turn t = {.role = json_string_value(json_object_get(message, "role")),
-                     .content = json_string_value(content),
-                     .bytes = json_string_length(content),
-                     .thought = json_string_value(thought),
+    static const struct {
+        const char *name;
+        enum chat_role kind;
+    } roles[] = {{"system", CHAT_SYSTEM},
+                 {"user", CHAT_USER},
+                 {"assistant", CHAT_ANSWER},
+                 {"tool", CHAT_OTHER},
+                 {"developer", CHAT_OTHER}};
+    size_t i = 0;
+    t->role = json_string_value(json_object_get(message, "role"));
+    while (i < 5 && !(t->role && strcmp(roles[i].name, t->role) == 0)) i++;
+    t->kind = i < 5 ? roles[i].kind : CHAT_OTHER;
+    bool result = i == 3 && w->c->tools && w->c->tools->result[0];
+    if (i < 5 && (w->c->turns[t->kind].before || result)) return 0;
+    if (t->kind == CHAT_OTHER)
+        return error_set(err, EXIT_FAILED,
+                         w->c->tools ? "supported: system, user, assistant, tool"
+                                     : "supported: system, user, assistant",
+                         "message %zu has the role '%.40s'", t->number, t->role ? t->role : "");
+    char what[64];
+    snprintf(what, sizeof what, _("role %s"), t->role);
+    return writer_refuse(w, t->number, what, err);
+}
+
+/* Checks a message's place among the others. */
+static int check_place(const struct writer *w, const struct turn *t, struct error *err)
+{
+    const struct chat_template *c = w->c;
+    const json_t *first = json_array_get(w->of->messages, 0);
+    const char *role = json_string_value(json_object_get(first, "role"));
+    size_t at = t->number - (role && strcmp(role, "system") == 0);
+    bool alternates = c->order == ORDER_ALTERNATES && t->kind != CHAT_SYSTEM;
+    if (t->kind == CHAT_SYSTEM && t->number && c->place != SYSTEM_TURN)
+        return error_set(err, EXIT_FAILED, "begin the conversation with it",
+                         "message %zu is the system's, which template %s permits first only", t->number,
+                         c->name);
+    if (alternates && (t->kind == CHAT_USER) != (at % 2 == 0))
+        return error_set(err, EXIT_FAILED, "remove the record, or join the messages of one role",
+                         "message %zu has the role '%.40s', where template %s has user and assistant in turn",
+                         t->number, t->role, c->name);
+    const json_t *before = t->number ? json_array_get(w->of->messages, t->number - 1) : NULL;
+    role = json_string_value(json_object_get(before, "role"));
+    if (c->order == ORDER_ANSWERS && t->kind == CHAT_ANSWER && !(role && strcmp(role, "user") == 0))
+        return error_set(err, EXIT_FAILED, "remove the record, or join the messages of one role",
+                         "message %zu has the role '%.40s', which template %s permits after the user's only",
+                         t->number, t->role, c->name);
+    bool all = !c->refuses_in || c->refuses_in & 1U << t->kind;
+    for (const char *p = c->refuses && all ? c->refuses : ""; *p; p += strspn(p, " ")) {
+        size_t n = strcspn(p, " ");
+        if (memmem(t->content, t->bytes, p, n))
+            return error_set(err, EXIT_FAILED, "remove it from the text",
+                             "message %zu has %.*s, which template %s does not take as text", t->number,
+                             (int)n, p, c->name);
+        p += n;
+    }
+    bool open = memmem(t->content, t->bytes, "<think>", 7),
+         close = memmem(t->content, t->bytes, "</think>", 8);
+    if (c->no_thought && t->kind == CHAT_ANSWER && open != close)
+        return writer_refuse(w, t->number, N_("a thought without its begin or end"), err);
+    if (t->thought_bytes &&
+        (t->kind != CHAT_ANSWER || c->thoughts <= THOUGHTS_LINES || c->thoughts == THOUGHTS_CUT))
+        return error_set(err, EXIT_FAILED, "remove it, or write it into content",
+                         "message %zu has reasoning_content, which template %s does not write", t->number,
+                         c->name);
+    if (json_array_size(t->calls) && (t->kind != CHAT_ANSWER || !c->tools || !c->tools->call[0]))
+        return writer_refuse(w, t->number, "tool_calls", err);
+    return 0;
+}
+
+static int read_message(struct writer *w, size_t i, struct error *err)
+{
+    const struct chat_template *c = w->c;
+    json_t *message = json_array_get(w->of->messages, i),
+           *thought = json_object_get(message, "reasoning_content"),
+           *calls = json_object_get(message, "tool_calls");
+    struct turn t = {.thought = json_string_value(thought),
                      .thought_bytes = json_string_length(thought),
-                     .answers = i > question,
-                     .last = i + 1 == json_array_size(messages)};
-    int role = 0;
-    while (role < 3 && !(t.role && strcmp(roles[role], t.role) == 0)) role++;
-    if (role == 3)
-        return error_set(err, EXIT_FAILED, "supported: system, user, assistant",
-                         "message %zu has the role '%.40s'", i, t.role ? t.role : "");
+                     .calls = calls,
+                     .answers = i > w->question,
+                     .last = i + 1 == w->count,
+                     .number = i};
     char what[32];
+    int code = read_role(w, &t, message, err);
+    if (code) return code;
     snprintf(what, sizeof what, "message %zu", i);
     if (json_members_check(message, message_members, NULL, what, N_("write it into content, or remove it"),
                            err))
         return err->code = EXIT_FAILED;
-    if (!t.content)
-        return error_set(err, EXIT_FAILED, "write the message as text", "message %zu: content is no string",
+    if (calls && !json_is_array(calls) && !json_is_null(calls))
+        return error_set(err, EXIT_FAILED, "write an array of calls", "message %zu: tool_calls is no array",
                          i);
-    if (role == 0 && i && c->strict)
-        return error_set(err, EXIT_FAILED, "begin the conversation with it",
-                         "message %zu is the system's, which template %s permits first only", i, c->name);
-    if (t.thought_bytes && (role != 2 || c->thoughts == THOUGHTS_STAY))
-        return error_set(err, EXIT_FAILED, "remove it, or write it into content",
-                         "message %zu has reasoning_content, which template %s does not write", i, c->name);
-    int code = read_learnt(&t, message, i, err);
-    if (code) return code;
-    if (i == 0 && role) add_system(r, c, c->system, c->system ? strlen(c->system) : 0);
-    if (i == 0 && !role) add_system(r, c, t.content, t.bytes);
-    else add_turn(r, c, t);
-    return 0;
+    if ((code = read_content(w, message, &t, err)) || (code = check_place(w, &t, err)) ||
+        (code = read_learnt(&t, message, err)))
+        return code;
+    bool joins = c->place == SYSTEM_JOINED || c->place == SYSTEM_ASKED;
+    if (i == 0 && t.kind == CHAT_SYSTEM && joins) {
+        w->system = message;
+        return 0;
+    }
+    if (i == 0 && t.kind == CHAT_SYSTEM) return writer_system(w, t.content, t.bytes, err);
+    if (t.kind == CHAT_OTHER && strcmp(t.role, "tool") == 0 && c->tools) {
+        writer_result(w, &t);
+        return 0;
+    }
+    if (!w->system || (c->place == SYSTEM_ASKED && !(t.last && w->ask)))
+        return writer_turn(w, t, NULL, 0, err);
+    /* the system message begins this question */
+    struct turn first = {.kind = CHAT_SYSTEM};
+    char *content = xmalloc(t.bytes + 1); /* the buffer of parts is used again */
+    memcpy(content, t.content, t.bytes);
+    t.content = content;
+    code = read_content(w, w->system, &first, err);
+    if (!code && t.kind != CHAT_USER)
+        code = writer_refuse(w, 0, N_("a system message before an answer"), err);
+    if (c->trims & 1U << CHAT_SYSTEM) text_strip(&first.content, &first.bytes);
+    if (!code) code = writer_turn(w, t, first.content, first.bytes, err);
+    w->system = NULL;
+    free(content);
+    return code;
 }
 
-int conversation_read(struct text_record *r, const struct chat_template *c, const json_t *messages,
-                      struct error *err)
+static int write_messages(struct writer *w, struct error *err)
 {
-    size_t count = json_array_size(messages);
+    const struct chat_template *c = w->c;
+    const json_t *first = json_array_get(w->of->messages, 0);
+    const char *role = json_string_value(json_object_get(first, "role"));
+    bool system = role && strcmp(role, "system") == 0, tools = json_array_size(w->of->tools) > 0;
     int code = 0;
-    size_t question = last_question(c, messages);
-    if (question == count && c->strict)
+    if (w->question == w->count && c->asks)
         return error_set(err, EXIT_FAILED, "remove the record",
                          "no message is a question of the user, which template %s requires", c->name);
-    if (question == count) question = count - 1;
-    add_text(r, c->begin, false);
-    for (size_t i = 0; i < count && !code; i++) code = read_message(r, c, messages, i, question, err);
+    if (w->question == w->count) w->question = w->count - 1;
+    if (tools && !(c->tools && c->tools->before))
+        return error_set(err, EXIT_FAILED, "remove the record, or write them into a system message",
+                         "the record has tools, which template %s does not write", c->name);
+    if (!system && c->dated)
+        return error_set(err, EXIT_FAILED, "begin the conversation with a system message",
+                         "template %s writes a system message with the date of the day", c->name);
+    writer_text(w, c->begin, NULL, false);
+    if (!system) code = writer_system(w, c->system, c->system ? strlen(c->system) : 0, err);
+    for (size_t i = 0; i < w->count && !code; i++) code = read_message(w, i, err);
+    if (!code && w->system)
+        code = writer_refuse(w, 0,
+                             w->ask ? N_("a system message without a question")
+                                    : N_("the system message of a conversation with its answer"),
+                             err);
+    return code;
+}
+
+static size_t last_of(const json_t *messages, const char *kind)
+{
+    size_t i = json_array_size(messages);
+    while (i-- > 0) {
+        const char *role = json_string_value(json_object_get(json_array_get(messages, i), "role"));
+        if (role && strcmp(role, kind) == 0) return i;
+    }
+    return SIZE_MAX;
+}
+
+int conversation_read(struct text_record *r, const struct chat_template *c, const struct conversation *of,
+                      struct error *err)
+{
+    struct writer w = {.r = r,
+                       .c = c,
+                       .of = of,
+                       .count = json_array_size(of->messages),
+                       .question = last_question(c, of->messages),
+                       .user = last_of(of->messages, "user"),
+                       .answer = last_of(of->messages, "assistant")};
+    int code = write_messages(&w, err);
+    bool learnt = r->count && r->spans[r->count - 1].label;
+    const json_t *last = json_array_get(of->messages, w.count - 1);
+    const char *role = json_string_value(json_object_get(last, "role"));
+    if (!code) {
+        struct turn t = {.kind = CHAT_ANSWER, .number = w.count - 1};
+        learnt = role && strcmp(role, "assistant") == 0 && read_learnt(&t, last, err) == 0 && t.learnt;
+        writer_text(&w, c->finish, NULL, learnt);
+    }
+    text_free(&w.parts);
     return code;
 }
 
 int conversation_ask(struct text_record *r, const struct chat_template *c, const json_t *messages,
                      struct error *err)
 {
+    const struct conversation of = {.messages = messages};
+    struct writer w = {.r = r,
+                       .c = c,
+                       .of = &of,
+                       .count = json_array_size(messages),
+                       .question = last_question(c, messages),
+                       .user = last_of(messages, "user"),
+                       .answer = last_of(messages, "assistant"),
+                       .ask = true};
+    const json_t *last = json_array_get(messages, w.count - 1);
+    const char *role = json_string_value(json_object_get(last, "role"));
     r->text.count = 0;
     r->count = 0;
     r->plain = false;
-    int code = conversation_read(r, c, messages, err);
-    if (code) return code;
-    add_text(r, c->before, false);
-    add_text(r, "assistant", false);
-    add_text(r, c->after, false);
-    add_text(r, c->opens, false);
-    return 0;
+    if (!role || strcmp(role, "assistant") == 0)
+        return error_set(err, EXIT_FAILED, "end with a message of the user",
+                         "no message is there that an answer follows");
+    int code = write_messages(&w, err);
+    if (!code) writer_text(&w, c->turns[CHAT_ANSWER].before, "assistant", false);
+    if (!code) writer_text(&w, c->opens, NULL, false);
+    text_free(&w.parts);
+    return code;
 }

@@ -5,10 +5,14 @@
 #include "core/base/json.h"
 #include "core/text/text_record.h"
 
-/* Adds the messages, an array of objects with role and content, to the record; labels are the answers of the
- * assistant. */
-int conversation_read(struct text_record *record, const struct chat_template *chat, const json_t *messages,
-                      struct error *err);
+struct conversation {
+    const json_t *messages; /* an array of objects with role and content */
+    const json_t *tools;    /* an array; NULL: none */
+    const char *date;       /* of templates that write one; NULL: the template's */
+};
+/* Adds a conversation to the record; labels are the answers of the assistant. */
+int conversation_read(struct text_record *record, const struct chat_template *chat,
+                      const struct conversation *conversation, struct error *err);
 /* Sets the record to the messages and what follows them, up to where an answer begins. */
 int conversation_ask(struct text_record *record, const struct chat_template *chat, const json_t *messages,
                      struct error *err);

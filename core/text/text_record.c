@@ -52,35 +52,47 @@ int text_record_ask(struct text_record *r, const struct chat_template *c, const 
 /* A record of messages, or of prompt and completion: what else it has is where it comes from (id, source),
  * which no training learns; but not these. */
 static const struct json_member record_members[] = {
-    {"tools", NONE},   {"functions", NONE}, {"documents", NONE}, {"system", NONE},
-    {"history", NONE}, {"images", NONE},    {"image", NONE},     {"videos", NONE},
-    {"audios", NONE},  {"chosen", NONE},    {"text_pair", NONE}, {"rejected", NONE},
-    {"weight", "1"},   {"train", "true"},   {"*", NULL},         {0}};
+    {"functions", NONE}, {"documents", NONE}, {"system", NONE},  {"history", NONE}, {"images", NONE},
+    {"image", NONE},     {"videos", NONE},    {"audios", NONE},  {"chosen", NONE},  {"text_pair", NONE},
+    {"rejected", NONE},  {"weight", "1"},     {"train", "true"}, {"*", NULL},       {0}};
+static const struct json_member no_tools[] = {{"tools", NONE}, {"*", NULL}, {0}};
 static const struct json_member template_arguments[] = {
     {"enable_thinking", NULL}, /* of a question that is asked: no template writes it into a conversation */
     {"tools", NONE},
+    {"date_string", NULL},
     {"add_generation_prompt", "false"},
     {0}};
 
-static int check_record(const json_t *root, struct error *err)
+static int check_record(const json_t *root, bool messages, struct error *err)
 {
     int code = json_members_check(root, record_members, NULL, "record",
                                   N_("write it into the texts, or remove it"), err);
+    if (!code && !messages)
+        code = json_members_check(root, no_tools, NULL, "record", N_("write it into the texts, or remove it"),
+                                  err);
     if (!code)
         code = json_members_check(json_object_get(root, "chat_template_kwargs"), template_arguments, NULL,
                                   "chat_template_kwargs", N_("remove it from the record"), err);
     return code ? err->code = EXIT_FAILED : 0;
 }
 
-static int read_messages(struct text_record *r, const struct text_record_options *o, const json_t *messages,
-                         struct error *err)
+static int read_messages(struct text_record *r, const struct text_record_options *o, const json_t *root,
+                         const json_t *messages, struct error *err)
 {
+    const json_t *tools = json_object_get(root, "tools"),
+                 *date = json_object_get(json_object_get(root, "chat_template_kwargs"), "date_string");
+    const struct conversation of = {.messages = messages, .tools = tools, .date = json_string_value(date)};
     if (!o->chat && o->no_chat) *err = *o->no_chat;
     if (!o->chat)
         return o->no_chat ? err->code
                           : error_set(err, EXIT_FAILED, "give --template, or the tokenizer of a chat model",
                                       "messages require a chat template");
-    int code = conversation_read(r, o->chat, messages, err);
+    if (tools && !json_is_array(tools) && !json_is_null(tools))
+        return error_set(err, EXIT_FAILED, "write an array of objects", "tools is no array");
+    if (date && (!of.date || !o->chat->date))
+        return error_set(err, EXIT_FAILED, "remove it from the record",
+                         "date_string is no text, or template %s writes no date", o->chat->name);
+    int code = conversation_read(r, o->chat, &of, err);
     for (int64_t i = 0; i < r->count && !code; i++)
         if (r->spans[i].label) return 0;
     return code ? code
@@ -173,12 +185,12 @@ int text_record_read(struct text_record *r, const char *line, size_t bytes,
     else if (label && !json_is_string(text))
         code = error_set(err, EXIT_FAILED, "one object per line, as {\"text\": \"...\", \"label\": \"good\"}",
                          "a record has no \"text\", which --label requires");
-    else if (label || !plain || json_is_string(completion)) code = check_record(root, err);
+    else if (label || !plain || json_is_string(completion)) code = check_record(root, !plain, err);
     if (code) r->count = 0;
     else if (label) {
         text_record_add(r, json_string_value(text), json_string_length(text), true);
         code = read_class(r, root, label, err);
-    } else if (!plain) code = read_messages(r, options, messages, err);
+    } else if (!plain) code = read_messages(r, options, root, messages, err);
     else if (json_is_string(prompt) && json_is_string(completion))
         code = read_completion(r, prompt, completion, err);
     else if (json_is_string(text))

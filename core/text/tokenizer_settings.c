@@ -2,6 +2,7 @@
 #include "core/text/tokenizer_settings.h"
 #include "core/base/file.h"
 #include "core/base/json_members.h"
+#include "core/base/log.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -222,41 +223,72 @@ static void add_end(struct tokenizer_settings *s, int64_t id)
     if (id >= 0 && id <= INT32_MAX && s->end_count < TOKENIZER_ENDS) s->ends[s->end_count++] = (int32_t)id;
 }
 
+/* Refuses a template whose tokens the tokenizer does not have, bos_token and eos_token among them. */
+static int check_tokens(const struct chat_template *c, const struct tokenizer *tokenizer, int code,
+                        struct error *err)
+{
+    static const char *const marks[] = {"{bos}", "{eos}"};
+    const char *const tokens[] = {c->bos, c->eos};
+    const char *what = NULL;
+    char name[128];
+    for (int i = 0; i < 2; i++)
+        if (chat_template_has(c, marks[i]) && (!tokens[i] || tokenizer_id(tokenizer, tokens[i]) < 0))
+            what = tokens[i] ? tokens[i] : i ? "eos_token" : "bos_token";
+    for (const char *p = c->tokens ? c->tokens : ""; *p && !what; p += strspn(p, " ")) {
+        size_t n = strcspn(p, " ");
+        snprintf(name, sizeof name, "%.*s", (int)n, p);
+        if (tokenizer_id(tokenizer, name) < 0) what = name;
+        p += n;
+    }
+    return what ? error_set(err, code, "give the tokenizer of a chat model",
+                            "template %s: the tokenizer has no token '%s'", c->name, what)
+                : 0;
+}
+
+/* Adds the token with which the assistant's turns end. */
+static void add_turn_end(struct tokenizer_settings *s, const struct tokenizer *tokenizer)
+{
+    const char *end = s->chat.turns[CHAT_ANSWER].end;
+    char token[128];
+    if (!end || strstr(end, "{eos}")) return; /* eos_token is one */
+    for (size_t n = strlen(end) < sizeof token ? strlen(end) : 0; n; n--) {
+        snprintf(token, sizeof token, "%.*s", (int)n, end);
+        if (tokenizer_id(tokenizer, token) < 0) continue;
+        add_end(s, tokenizer_id(tokenizer, token));
+        return;
+    }
+}
+
 /* Sets the template by its name, or of the published text, or the reason why there is none. */
 static int choose_template(struct tokenizer_settings *s, const char *jinja, const char *file,
                            const char *name, const struct tokenizer *tokenizer, struct error *err)
 {
-    const struct chat_template *row = name    ? chat_template_named(name)
-                                      : jinja ? chat_template_like(jinja)
-                                              : NULL;
-    char hint[sizeof err->hint];
+    const struct chat_template *row = name ? chat_template_named(name) : NULL;
+    int code = 0;
     if (row) s->chat = *row;
-    snprintf(hint, sizeof hint, _("if its turns are those of one of these: --template %s"),
-             CHAT_TEMPLATE_NAMES);
-    if (!row) {
-        if (jinja)
-            error_set(&s->no_chat, EXIT_FAILED, hint,
-                      "the chat template of the tokenizer's %s is no published one that is known", file);
-        else
-            error_set(&s->no_chat, EXIT_FAILED, "give --template, or the tokenizer of a chat model",
-                      "messages require a chat template, and the tokenizer has none");
-        return 0;
-    }
-    if (!s->chat.begin) s->chat.begin = s->bos;
-    else if (s->chat.begin[0] && s->bos) s->chat.begin = s->bos;
-    const char *const tokens[] = {s->chat.begin, s->chat.before, s->chat.end};
-    for (int i = 0; i < 3; i++) {
-        if (tokens[i] && (!tokens[i][0] || tokenizer_id(tokenizer, tokens[i]) >= 0)) continue;
-        error_set(&s->no_chat, name ? EXIT_USAGE : EXIT_FAILED, "give the tokenizer of a chat model",
-                  "template %s: the tokenizer has no token '%s'", row->name,
-                  tokens[i] ? tokens[i] : "bos_token");
-        s->chat = (struct chat_template){0};
-        if (!name) return 0;
-        *err = s->no_chat;
-        return err->code;
-    }
-    add_end(s, tokenizer_id(tokenizer, s->chat.end));
-    return 0;
+    else if (name) code = chat_template_read(&s->chat, &s->own, name, err);
+    if (code) return code;
+    if (!s->chat.name && jinja && chat_template_like(&s->chat, jinja)) jinja = NULL;
+    if (!s->chat.name && jinja)
+        error_set(
+            &s->no_chat, EXIT_FAILED,
+            "meopt-tokenize(1) lists them: --template NAME, or --template FILE.json with the parts of a turn",
+            "the chat template of the tokenizer's %s is no published one that is known", file);
+    else if (!s->chat.name)
+        error_set(&s->no_chat, EXIT_FAILED, "give --template, or the tokenizer of a chat model",
+                  "messages require a chat template, and the tokenizer has none");
+    if (!s->chat.name) return 0;
+    if (s->bos) s->chat.bos = s->bos;
+    s->chat.eos = s->eos;
+    code = check_tokens(&s->chat, tokenizer, name ? EXIT_USAGE : EXIT_FAILED, &s->no_chat);
+    if (!code) add_turn_end(s, tokenizer);
+    else s->chat = (struct chat_template){0};
+    if (!code && s->chat.date)
+        log_info("template %s writes the date %s, unless a record has date_string in chat_template_kwargs",
+                 s->chat.name, s->chat.date);
+    if (!code || !name) return 0;
+    *err = s->no_chat;
+    return err->code;
 }
 
 /* Returns the text of a special token of tokenizer_config.json; NULL: none. */
@@ -368,6 +400,7 @@ int tokenizer_settings_read(struct tokenizer_settings *s, const char *path, cons
     if (!code) code = read_object(&generation, directory, "generation_config.json", generation_members, err);
     if (!code) code = read_jinja(&jinja, &file, directory, config, err);
     if (special_text(config, "bos_token")) s->bos = xstrdup(special_text(config, "bos_token"));
+    if (special_text(config, "eos_token")) s->eos = xstrdup(special_text(config, "eos_token"));
     if (!code) code = choose_template(s, jinja, file, name, tokenizer, err);
     if (!code) read_ends(s, config, generation, tokenizer);
     json_decref(config);
@@ -380,5 +413,7 @@ int tokenizer_settings_read(struct tokenizer_settings *s, const char *path, cons
 void tokenizer_settings_free(struct tokenizer_settings *s)
 {
     free(s->bos);
+    free(s->eos);
+    json_decref(s->own);
     *s = (struct tokenizer_settings){0};
 }

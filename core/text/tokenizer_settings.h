@@ -8,8 +8,9 @@
 enum { TOKENIZER_ENDS = 16 };
 
 struct tokenizer_settings {
-    struct chat_template chat;    /* of conversations, its `begin` is set; name NULL: none */
-    char *bos;                    /* bos_token; NULL: none */
+    struct chat_template chat;    /* of conversations, its `bos` and `eos` are set; name NULL: none */
+    char *bos, *eos;              /* bos_token, eos_token; NULL: none */
+    json_t *own;                  /* texts of a template of one's own */
     struct error no_chat;         /* the reason why there is none */
     int32_t end;                  /* eos_token; -1: none */
     int32_t ends[TOKENIZER_ENDS]; /* tokens that end an answer: eos_token, eos_token_id, the end of a turn */
@@ -17,8 +18,9 @@ struct tokenizer_settings {
 };
 
 /* path: a tokenizer.json or its directory. Files that are absent set nothing; damaged ones are an error.
- * name: the template to use; NULL: the files', if it is a row of chat_templates and the tokenizer has its
- * tokens. EXIT_USAGE if the tokenizer does not have those of `name`. */
+ * name: the template to use, a row of chat_templates or a file (chat_template_read); NULL: the files', if it
+ * is a published one of a row and the tokenizer has its tokens. EXIT_USAGE if the tokenizer does not have
+ * those of `name`. */
 int tokenizer_settings_read(struct tokenizer_settings *settings, const char *path, const char *name,
                             const struct tokenizer *tokenizer, struct error *err);
 void tokenizer_settings_free(struct tokenizer_settings *settings);

@@ -16,7 +16,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     while (chat_templates[rows].name) rows++;
     int row = data[0] % (rows + 1);
     struct chat_template chat = chat_templates[row];
-    if (!chat.begin) chat.begin = "<s>";
+    chat.bos = "<s>";
+    chat.eos = "</s>";
     const char *label = data[0] & 0x80 ? "label" : NULL;
     const struct text_record_options o = {.chat = row < rows ? &chat : NULL, .label = label};
     if (text_record_read(&r, (const char *)data + 1, bytes - 1, &o, &err) == 0) {

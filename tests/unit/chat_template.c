@@ -20,19 +20,19 @@ static void test_identity(void **state)
 {
     char changed[sizeof chatml + 16];
     (void)state;
-    const struct chat_template *c = chat_template_like(chatml);
-    assert_non_null(c);
-    assert_string_equal(c->name, "chatml");
+    struct chat_template c = {0};
+    assert_true(chat_template_like(&c, chatml));
+    assert_string_equal(c.name, "chatml");
     for (size_t i = 0; i < sizeof chatml - 1; i++) { /* no byte can change */
         memcpy(changed, chatml, sizeof chatml);
         changed[i] ^= 1;
-        assert_null(chat_template_like(changed));
+        assert_false(chat_template_like(&c, changed));
     }
     snprintf(changed, sizeof changed, "%s ", chatml);
-    assert_null(chat_template_like(changed));
+    assert_false(chat_template_like(&c, changed));
     snprintf(changed, sizeof changed, "%s\n", chatml); /* which Jinja removes */
-    assert_ptr_equal(chat_template_like(changed), c);
-    assert_null(chat_template_like(""));
+    assert_true(chat_template_like(&c, changed));
+    assert_false(chat_template_like(&c, ""));
 }
 
 /* White space that Jinja does not see is no part of the text; what it sees is. */
@@ -55,6 +55,22 @@ static void test_white_space(void **state)
             fail_msg("row %zu", i);
 }
 
+/* The options offer each row. */
+static void test_names(void **state)
+{
+    char names[4096] = "";
+    (void)state;
+    for (const struct chat_template *c = chat_templates; c->name; c++) {
+        size_t n = strlen(names);
+        snprintf(names + n, sizeof names - n, "%s|", c->name);
+        assert_ptr_equal(chat_template_named(c->name), c);
+    }
+    strcat(names, "FILE.json");
+    assert_string_equal(names, CHAT_TEMPLATE_NAMES);
+    for (const struct chat_published *p = chat_published; p->row; p++)
+        assert_non_null(chat_template_named(p->row));
+}
+
 static int print(int count, char **files)
 {
     for (int i = 0; i < count; i++) {
@@ -62,8 +78,9 @@ static int print(int count, char **files)
         size_t bytes;
         struct error err;
         if (file_read(files[i], 1 << 24, &text, &bytes, &err)) return 1;
-        const struct chat_template *c = chat_template_like(text);
-        printf("%016llx %s %s\n", (unsigned long long)chat_template_checksum(text), c ? c->name : "-",
+        struct chat_template c = {0};
+        bool known = chat_template_like(&c, text);
+        printf("%016llx %s %s\n", (unsigned long long)chat_template_checksum(text), known ? c.name : "-",
                files[i]);
         free(text);
     }
@@ -72,6 +89,7 @@ static int print(int count, char **files)
 
 int main(int count, char **arguments)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_identity), cmocka_unit_test(test_white_space)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_identity), cmocka_unit_test(test_white_space),
+                                       cmocka_unit_test(test_names)};
     return count > 1 ? print(count - 1, arguments + 1) : cmocka_run_group_tests(tests, NULL, NULL);
 }

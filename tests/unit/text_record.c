@@ -1,6 +1,6 @@
 /* Conversations are written as transformers renders them, and the labels are the assistant's parts
  * (tests/make/chat_templates.py). */
-#include "core/text/text_record.h"
+#include "core/text/conversation.h"
 #include "core/base/file.h"
 #include "core/base/json.h"
 
@@ -21,11 +21,31 @@ static void check_labels(const struct text_record *r, json_t *labels, int line)
         if (!s->label) continue;
         if (s->end - s->begin != json_string_length(expected) ||
             memcmp(r->text.data + s->begin, json_string_value(expected), s->end - s->begin) != 0)
-            fail_msg("chats.jsonl:%d: label %zu is '%.*s', expected '%s'", line, label,
-                     (int)(s->end - s->begin), r->text.data + s->begin, json_string_value(expected));
+            fail_msg("line %d: label %zu is '%.*s', expected '%s'", line, label, (int)(s->end - s->begin),
+                     r->text.data + s->begin, json_string_value(expected));
         label++;
     }
-    if (label != json_array_size(labels)) fail_msg("chats.jsonl:%d: %zu labels", line, label);
+    if (label != json_array_size(labels)) fail_msg("line %d: %zu labels", line, label);
+}
+
+/* Appends a label without the line breaks around it. */
+static void add_label(struct text_buffer *to, const char *text, size_t bytes)
+{
+    while (bytes && *text == '\n') text++, bytes--;
+    while (bytes && text[bytes - 1] == '\n') bytes--;
+    text_append(to, text, bytes);
+}
+
+/* Compares what is learnt with the marks of trl, which have other line breaks. */
+static void check_learnt(const struct text_record *r, const char *learnt, int line)
+{
+    struct text_buffer all = {0};
+    for (int64_t i = 0; i < r->count; i++)
+        if (r->spans[i].label)
+            add_label(&all, r->text.data + r->spans[i].begin, r->spans[i].end - r->spans[i].begin);
+    if (all.count != strlen(learnt) || memcmp(all.data, learnt, all.count) != 0)
+        fail_msg("line %d: learnt is '%.*s', expected '%s'", line, (int)all.count, all.data, learnt);
+    text_free(&all);
 }
 
 /* Returns the template of the line. A null text: the template refuses the conversation. */
@@ -37,21 +57,28 @@ static const struct chat_template *check_line(const char *text, size_t bytes, in
     const struct chat_template *c = chat_template_named(json_string_value(json_object_get(row, "template")));
     assert_non_null(c);
     struct chat_template chat = *c;
-    if (!chat.begin) chat.begin = "<|begin_of_text|>";
+    chat.bos = json_string_value(json_object_get(row, "bos"));
+    if (!chat.bos) chat.bos = "<|begin_of_text|>";
+    chat.eos = "<|endoftext|>";
     const struct text_record_options o = {.chat = &chat};
     const char *question = json_string_value(json_object_get(row, "question"));
-    json_t *record = json_pack("{s:O*}", "messages", json_object_get(row, "messages"));
+    json_t *ask = json_object_get(row, "ask"), *labels = json_object_get(row, "labels");
+    json_t *record = json_pack("{s:O*,s:O*}", "messages", json_object_get(row, "messages"), "tools",
+                               json_object_get(row, "tools"));
     char *written = json_dumps(record, JSON_COMPACT);
     int code = 0;
-    if (question)
+    if (ask) code = conversation_ask(&r, &chat, ask, &err);
+    else if (question)
         code = text_record_ask(&r, &chat, json_string_value(json_object_get(row, "system")), question, &err);
     else code = text_record_read(&r, written, strlen(written), &o, &err);
-    if (!code == json_is_null(whole)) fail_msg("chats.jsonl:%d: %s", line, code ? err.what : "not refused");
+    if (!code == json_is_null(whole)) fail_msg("line %d: %s", line, code ? err.what : "not refused");
     if (!code && (r.text.count != json_string_length(whole) ||
                   memcmp(r.text.data, json_string_value(whole), r.text.count) != 0))
-        fail_msg("chats.jsonl:%d: %s: '%.*s', expected '%s'", line, c->name, (int)r.text.count, r.text.data,
+        fail_msg("line %d: %s: '%.*s', expected '%s'", line, c->name, (int)r.text.count, r.text.data,
                  json_string_value(whole));
-    if (!code && !question) check_labels(&r, json_object_get(row, "labels"), line);
+    const char *learnt = json_string_value(json_object_get(row, "learnt"));
+    if (!code && learnt) check_learnt(&r, learnt, line);
+    if (!code && labels) check_labels(&r, labels, line);
     free(written);
     json_decref(record);
     json_decref(row);
@@ -59,28 +86,77 @@ static const struct chat_template *check_line(const char *text, size_t bytes, in
     return c;
 }
 
-static void test_conversations(void **state)
+static int check_file(const char *name)
 {
-    char *path = xasprintf("%s/tests/data/tokenizers/chats.jsonl", MEOPT_SOURCE_DIR), *text;
+    char *path = xasprintf("%s/tests/data/tokenizers/%s", MEOPT_SOURCE_DIR, name), *text;
     size_t bytes;
     struct error err;
     int line = 0, templates = 0;
     const struct chat_template *last = NULL;
-    (void)state;
     assert_int_equal(file_read(path, 1 << 24, &text, &bytes, &err), 0);
     for (char *p = text, *end; (end = strchr(p, '\n')) != NULL; p = end + 1) {
         const struct chat_template *c = check_line(p, (size_t)(end - p), ++line);
         templates += c != last;
         last = c;
     }
-    for (const struct chat_template *c = chat_templates; c->name; c++) templates--;
-    assert_int_equal(templates, 0); /* each has conversations */
     free(text);
     free(path);
+    return templates;
 }
 
-int main(void)
+static void test_conversations(void **state)
+{
+    (void)state;
+    assert_int_equal(check_file("chats.jsonl"), 10);
+    int templates = check_file("chat_rows.jsonl");
+    for (const struct chat_template *c = chat_templates; c->name; c++) templates--;
+    assert_int_equal(templates, 0); /* each has conversations */
+}
+
+/* Prints what each line of a file becomes, an object with a record, or an array of messages to ask, the name
+ * or the Jinja text of its template, bos and eos: for tests/tools/compare_templates.py. */
+static int print(const char *path)
+{
+    char *text;
+    size_t bytes;
+    struct error err;
+    if (file_read(path, (size_t)1 << 30, &text, &bytes, &err)) return 1;
+    for (char *p = text, *end; (end = strchr(p, '\n')) != NULL; p = end + 1) {
+        struct text_record r = {0};
+        json_t *row = json_parse(p, (size_t)(end - p), JSON_ALLOW_NUL, NULL),
+               *ask = json_object_get(row, "ask"), *labels = json_array();
+        const char *jinja = json_string_value(json_object_get(row, "jinja"));
+        struct chat_template chat = {0};
+        if (!jinja) chat = *chat_template_named(json_string_value(json_object_get(row, "template")));
+        else if (!chat_template_like(&chat, jinja)) chat.name = NULL;
+        chat.bos = json_string_value(json_object_get(row, "bos"));
+        chat.eos = json_string_value(json_object_get(row, "eos"));
+        const struct text_record_options o = {.chat = &chat};
+        char *record = json_dumps(json_object_get(row, "record"), JSON_COMPACT);
+        int code = !chat.name ? error_set(&err, EXIT_FAILED, NULL, "unknown")
+                   : ask      ? conversation_ask(&r, &chat, ask, &err)
+                              : text_record_read(&r, record, strlen(record), &o, &err);
+        for (int64_t i = 0; i < r.count && !code; i++)
+            if (r.spans[i].label)
+                json_array_append_new(
+                    labels, json_stringn(r.text.data + r.spans[i].begin, r.spans[i].end - r.spans[i].begin));
+        json_t *result = code ? json_pack("{s:s}", "error", err.what)
+                              : json_pack("{s:s%,s:O}", "text", r.text.data ? r.text.data : "", r.text.count,
+                                          "labels", labels);
+        json_dumpf(result, stdout, JSON_COMPACT);
+        putchar('\n');
+        json_decref(labels);
+        json_decref(result);
+        json_decref(row);
+        free(record);
+        text_record_free(&r);
+    }
+    free(text);
+    return 0;
+}
+
+int main(int count, char **arguments)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_conversations)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return count > 1 ? print(arguments[1]) : cmocka_run_group_tests(tests, NULL, NULL);
 }
