@@ -137,6 +137,9 @@ static int read_members(struct chat_template *c, const json_t *root, struct erro
     c->trims = json_is_true(json_object_get(root, "trims")) ? CHAT_TRIMS : 0;
     c->order = json_is_true(json_object_get(root, "alternates")) ? ORDER_ALTERNATES : ORDER_ANY;
     c->drops_system = json_is_true(json_object_get(root, "drops_empty"));
+    if (!code && c->system && c->place == SYSTEM_JOINED)
+        return error_set(err, EXIT_CONFIG, N_("write it into before of user"),
+                         "template: default is not written where a system message is joined");
     if (code || (c->turns[CHAT_USER].before && c->turns[CHAT_ANSWER].before)) return code;
     return error_set(err, EXIT_CONFIG, N_("see meopt-tokenize(1)"),
                      "template: user and assistant are required");

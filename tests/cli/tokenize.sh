@@ -291,6 +291,28 @@ for name in $names; do # each is a row: the tokens of most are not in this token
 done
 for name in chatml qwen3 mistral-v0.1 deepseek; do [ -f "row-$name.bin" ] || fail "--template $name"; done
 refused 2 'llama3' turn.jsonl --tokenizer chat --template llama3 -o x
+# A template of one's own writes what the row with its parts does, and is known by its content.
+printf '%s\n' '{"system": {"before": "<|im_start|>system\n", "end": "<|im_end|>\n"}, "user": {"before": "<|im_start|>user\n", "end": "<|im_end|>\n"},
+ "assistant": {"before": "<|im_start|>assistant\n", "end": "<|im_end|>", "between": "\n"}, "tokens": "<|im_start|> <|im_end|>"}' >own.json
+"$MEOPT" tokenize chats.jsonl --tokenizer other --template own.json -o self >out || fail "--template own.json"
+cmp self.bin chats.bin && cmp self.labels chats.labels || fail "a template of one's own"
+grep -q '"template": "own-[0-9a-f]*"' self.json || fail "the name of a template of one's own"
+refused 1 'absent.json' turn.jsonl --tokenizer chat --template absent.json -o x
+sed 's/"tokens"/"tokenz"/' own.json >wrong.json
+refused 7 'wrong.json.*tokenz' turn.jsonl --tokenizer chat --template wrong.json -o x
+sed 's/"<|im_start|> /"<|absent|> /' own.json >wrong.json
+refused 2 '<|absent|>' turn.jsonl --tokenizer chat --template wrong.json -o x
+# Tools, and lists of parts, are written or refused by what they are.
+printf '%s\n' '{"tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}], "messages": [{"role": "user", "content": "Q"},
+ {"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}]}, {"role": "tool", "content": "1"},
+ {"role": "assistant", "content": "A"}]}' | tr -d '\n' >tools.jsonl
+"$MEOPT" tokenize tools.jsonl --tokenizer chat --template qwen3 -o tools >out || fail tools
+refused 1 'tools' tools.jsonl --tokenizer chat --template qwen2 -o x
+sed 's/"arguments": {/"argument": {/' tools.jsonl >wrong.jsonl
+refused 1 'argument' wrong.jsonl --tokenizer chat --template qwen3 -o x
+printf '{"messages": [{"role": "user", "content": [{"type": "text", "text": "Q"}]}, {"role": "assistant", "content": "A"}]}' >parts.jsonl
+"$MEOPT" tokenize parts.jsonl --tokenizer chat --template qwen2-vl -o parts >out || fail parts
+refused 1 'qwen3' parts.jsonl --tokenizer chat --template qwen3 -o x
 printf 'text,label\na,1\n' >table.csv
 printf 'a\n\0b\n' >nul.txt
 printf 'ARROW1\0\0' >table.data

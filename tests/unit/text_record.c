@@ -48,15 +48,17 @@ static void check_learnt(const struct text_record *r, const char *learnt, int li
     text_free(&all);
 }
 
-/* Returns the template of the line. A null text: the template refuses the conversation. */
-static const struct chat_template *check_line(const char *text, size_t bytes, int line)
+/* Returns the template of the line. A null text: the template refuses the conversation. own: a template of
+ * one's own with the parts of mistral-v1, which writes the same. */
+static const struct chat_template *check_line(const char *text, size_t bytes, int line,
+                                              const struct chat_template *own)
 {
     struct text_record r = {0};
     struct error err;
     json_t *row = json_parse(text, bytes, JSON_ALLOW_NUL, NULL), *whole = json_object_get(row, "text");
     const struct chat_template *c = chat_template_named(json_string_value(json_object_get(row, "template")));
     assert_non_null(c);
-    struct chat_template chat = *c;
+    struct chat_template chat = own && strcmp(c->name, "mistral-v1") == 0 ? *own : *c;
     chat.bos = json_string_value(json_object_get(row, "bos"));
     if (!chat.bos) chat.bos = "<|begin_of_text|>";
     chat.eos = "<|endoftext|>";
@@ -86,7 +88,7 @@ static const struct chat_template *check_line(const char *text, size_t bytes, in
     return c;
 }
 
-static int check_file(const char *name)
+static int check_file(const char *name, const struct chat_template *own)
 {
     char *path = xasprintf("%s/tests/data/tokenizers/%s", MEOPT_SOURCE_DIR, name), *text;
     size_t bytes;
@@ -95,7 +97,7 @@ static int check_file(const char *name)
     const struct chat_template *last = NULL;
     assert_int_equal(file_read(path, 1 << 24, &text, &bytes, &err), 0);
     for (char *p = text, *end; (end = strchr(p, '\n')) != NULL; p = end + 1) {
-        const struct chat_template *c = check_line(p, (size_t)(end - p), ++line);
+        const struct chat_template *c = check_line(p, (size_t)(end - p), ++line, own);
         templates += c != last;
         last = c;
     }
@@ -107,10 +109,60 @@ static int check_file(const char *name)
 static void test_conversations(void **state)
 {
     (void)state;
-    assert_int_equal(check_file("chats.jsonl"), 10);
-    int templates = check_file("chat_rows.jsonl");
+    assert_int_equal(check_file("chats.jsonl", NULL), 10);
+    int templates = check_file("chat_rows.jsonl", NULL);
     for (const struct chat_template *c = chat_templates; c->name; c++) templates--;
     assert_int_equal(templates, 0); /* each has conversations */
+}
+
+static void write_template(const char *text)
+{
+    struct error err;
+    assert_int_equal(file_write_atomic("own.json", text, strlen(text), &err), 0);
+}
+
+static const char own_text[] = "{\"begin\": \"{bos}\", \"place\": \"joined\", \"alternates\": true,"
+                               " \"system\": {\"before\": \"\", \"end\": \"\\n\\n\"}, \"user\": {\"before\": "
+                               "\" [INST] \", \"end\": \" [/INST]\"},"
+                               " \"assistant\": {\"before\": \"\", \"lead\": \" \", \"end\": \"{eos}\"}}";
+
+static void test_own(void **state)
+{
+    struct chat_template own, other;
+    struct error err;
+    json_t *root, *second;
+    (void)state;
+    write_template(own_text);
+    assert_int_equal(chat_template_read(&own, &root, "own.json", &err), 0);
+    check_file("chat_rows.jsonl", &own);
+    char *changed = xstrdup(own_text);
+    *strstr(changed, "INST") = 'J';
+    write_template(changed);
+    assert_int_equal(chat_template_read(&other, &second, "own.json", &err), 0);
+    assert_string_not_equal(own.name, other.name);
+    json_decref(root);
+    json_decref(second);
+    free(changed);
+    static const char *const wrong[] = {
+        "",
+        "[]",
+        "{}",
+        "{\"user\": {\"before\": \"\"}}",
+        "{\"user\": \"a\"}",
+        "{\"usr\": 1}",
+        "{\"user\": {\"before\": 1}, \"assistant\": {}}",
+        "{\"user\": {\"after\": \"\"}, \"assistant\": {}}",
+        "{\"user\": {}, \"assistant\": {}, \"trims\": 1}",
+        "{\"user\": {}, \"assistant\": {}, \"place\": \"last\"}",
+        "{\"user\": {}, \"assistant\": {}, \"system\": {}, \"place\": \"joined\", \"default\": \"a\"}",
+        "{\"user\": {}, \"assistant\": {}, \"begin\": \"a\\u0000\"}",
+        "{\"user\": {}, \"user\": {}, \"assistant\": {}}"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        write_template(wrong[i]);
+        if (chat_template_read(&other, &root, "own.json", &err) != EXIT_CONFIG) fail_msg("own %zu", i);
+        json_decref(root);
+    }
+    remove("own.json");
 }
 
 /* Prints what each line of a file becomes, an object with a record, or an array of messages to ask, the name
@@ -157,6 +209,6 @@ static int print(const char *path)
 
 int main(int count, char **arguments)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_conversations)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_conversations), cmocka_unit_test(test_own)};
     return count > 1 ? print(arguments[1]) : cmocka_run_group_tests(tests, NULL, NULL);
 }
