@@ -372,9 +372,7 @@ static const struct option options[] = {
     {"documents", 0, OPTION_TEXT, "WHAT", "file|line|paragraph", 0, 0,
      "document of a text file (default: the file); a record is always one"},
     {"template", 0, OPTION_TEXT, "NAME|FILE", CHAT_TEMPLATE_NAMES, 0, 0,
-     "form of conversations: a name or a file of meopt-tokenize(1) (default: that of the tokenizer, if its "
-     "template is "
-     "a published one of these)"},
+     "form of conversations (default: that of the tokenizer, if its template is a published one of these)"},
     {"label", 0, OPTION_TEXT, "KEY", NULL, 0, 0,
      "key of the class of each record, to train a classifier: write NAME.classes as well"},
     {"end", 0, OPTION_TEXT, "TOKEN", NULL, 0, 0,

@@ -207,6 +207,7 @@ static int between_tokens(struct encoder *e, const struct trie *trie, const char
             if (begin > from) code = encode(e, text + from, begin - from);
             token_list_append(e->to, a->id);
             e->first = e->continues = false;
+            e->after_token = true;
             from = end;
         }
         search = after > from ? after : from;
@@ -233,6 +234,7 @@ int encoder_encode(struct encoder *e, const char *text, size_t bytes, bool begin
     e->to = to;
     e->err = err;
     e->first = begins;
-    e->continues = !begins;
+    e->continues = !begins && !e->after_token; /* a text after an added token is one of its own */
+    if (begins) e->after_token = false;
     return between_tokens(e, &e->t->raw, text, bytes, encode_raw);
 }

@@ -226,6 +226,7 @@ struct encoder {
     struct text_buffer normal, other, piece, *stage_text; /* stage_text: one per splitter */
     bool first;                                           /* no word of the text was encoded */
     bool continues;                                       /* nor of this call, which continues a text */
+    bool after_token;                                     /* the last of the text is an added token */
     struct token_list *to;
     struct error *err;
 };

@@ -149,7 +149,7 @@ int encode_word(struct encoder *e, const char *word, size_t bytes)
     uint64_t hash = hash_bytes(word, bytes);
     struct cached_word *c = &e->cache[hash >> 20 & (CACHE - 1)];
     if (!bytes) return 0;
-    e->first = e->continues = false;
+    e->first = e->continues = e->after_token = false;
     bool fits = bytes <= CACHED_WORD;
     if (fits && c->count && c->hash == (uint32_t)hash && c->length == bytes &&
         memcmp(c->word, word, bytes) == 0) {

@@ -58,6 +58,38 @@ static void check_case(struct encoder *e, const struct tokenizer *t, json_t *exp
     token_list_free(&list);
 }
 
+/* A text that ends with an added token and the rest that continues it have the tokens of the whole text. */
+static void test_spans(void **state)
+{
+    static const char *const names[] = {"gpt2", "roberta", "llama3", "qwen", "llama2"};
+    static const char *const tokens[] = {"<|endoftext|>", "<|endoftext|>", "<|end_of_text|>", "<|im_end|>",
+                                         "</s>"};
+    static const char *const after[] = {"Hi", " Hi", "  Hi ", "\nHi", "", "\u5e8a\u524d"};
+    (void)state;
+    for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
+        struct tokenizer *t = open_named(names[n]);
+        struct encoder *e = encoder_create(t);
+        assert_true(tokenizer_id(t, tokens[n]) >= 0);
+        for (size_t i = 0; i < sizeof after / sizeof *after; i++) {
+            struct token_list whole = {0}, spans = {0};
+            struct error err;
+            char *text = xasprintf("ab%s%s", tokens[n], after[i]);
+            size_t bytes = strlen(text), first = 2 + strlen(tokens[n]);
+            assert_int_equal(encoder_encode(e, text, bytes, true, &whole, &err), 0);
+            assert_int_equal(encoder_encode(e, text, first, true, &spans, &err), 0);
+            assert_int_equal(encoder_encode(e, text + first, bytes - first, false, &spans, &err), 0);
+            if (spans.count != whole.count ||
+                memcmp(spans.ids, whole.ids, (size_t)whole.count * sizeof *whole.ids) != 0)
+                fail_msg("%s: '%s'", names[n], text);
+            token_list_free(&whole);
+            token_list_free(&spans);
+            free(text);
+        }
+        encoder_free(e);
+        tokenizer_close(t);
+    }
+}
+
 static void test_equal(void **state)
 {
     static const char *const names[] = {"gpt2", "roberta", "llama3", "qwen", "llama2", "bert"};
@@ -274,8 +306,9 @@ static void test_utf8(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_equal),   cmocka_unit_test(test_forms),
-                                       cmocka_unit_test(test_breaks),  cmocka_unit_test(test_refused),
-                                       cmocka_unit_test(test_hostile), cmocka_unit_test(test_utf8)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_equal),   cmocka_unit_test(test_spans),
+                                       cmocka_unit_test(test_forms),   cmocka_unit_test(test_breaks),
+                                       cmocka_unit_test(test_refused), cmocka_unit_test(test_hostile),
+                                       cmocka_unit_test(test_utf8)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
