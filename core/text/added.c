@@ -208,6 +208,7 @@ static int between_tokens(struct encoder *e, const struct trie *trie, const char
             token_list_append(e->to, a->id);
             e->first = e->continues = false;
             e->after_token = true;
+            e->strips = a->rstrip;
             from = end;
         }
         search = after > from ? after : from;
@@ -231,10 +232,18 @@ static int encode_raw(struct encoder *e, const char *text, size_t bytes)
 int encoder_encode(struct encoder *e, const char *text, size_t bytes, bool begins, struct token_list *to,
                    struct error *err)
 {
+    bool after = !begins && e->end == text; /* a text after an added token is one of its own */
     e->to = to;
     e->err = err;
     e->first = begins;
-    e->continues = !begins && !e->after_token; /* a text after an added token is one of its own */
-    if (begins) e->after_token = false;
-    return between_tokens(e, &e->t->raw, text, bytes, encode_raw);
+    e->continues = !begins && !after;
+    e->after_token = after;
+    for (size_t n; after && e->strips && bytes; text += n, bytes -= n) {
+        uint32_t p;
+        n = utf8_read(text, &p);
+        if (!point_is_space(p)) break;
+    }
+    int code = between_tokens(e, &e->t->raw, text, bytes, encode_raw);
+    e->end = e->after_token ? text + bytes : NULL;
+    return code;
 }

@@ -226,7 +226,9 @@ struct encoder {
     struct text_buffer normal, other, piece, *stage_text; /* stage_text: one per splitter */
     bool first;                                           /* no word of the text was encoded */
     bool continues;                                       /* nor of this call, which continues a text */
-    bool after_token;                                     /* the last of the text is an added token */
+    const char *end;  /* of the last text, if an added token is the last of it; NULL: none is */
+    bool after_token; /* the last of this text is an added token */
+    bool strips;      /* that token takes the spaces after it */
     struct token_list *to;
     struct error *err;
 };

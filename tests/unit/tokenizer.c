@@ -59,35 +59,54 @@ static void check_case(struct encoder *e, const struct tokenizer *t, json_t *exp
 }
 
 /* A text that ends with an added token and the rest that continues it have the tokens of the whole text. */
+static void check_spans(const struct tokenizer *t, const char *name, const char *token)
+{
+    static const char *const after[] = {"Hi", " Hi", "  Hi ", "\nHi", "", "\n \n", "\u5e8a\u524d"};
+    struct encoder *e = encoder_create(t);
+    assert_true(tokenizer_id(t, token) >= 0);
+    for (size_t i = 0; i < sizeof after / sizeof *after; i++) {
+        struct token_list whole = {0}, spans = {0};
+        struct error err;
+        char *text = xasprintf("ab%s%s", token, after[i]);
+        size_t bytes = strlen(text), first = 2 + strlen(token);
+        assert_int_equal(encoder_encode(e, text, bytes, true, &whole, &err), 0);
+        assert_int_equal(encoder_encode(e, text, first, true, &spans, &err), 0);
+        assert_int_equal(encoder_encode(e, text + first, bytes - first, false, &spans, &err), 0);
+        if (spans.count != whole.count ||
+            memcmp(spans.ids, whole.ids, (size_t)whole.count * sizeof *whole.ids) != 0)
+            fail_msg("%s: '%s'", name, text);
+        token_list_free(&whole);
+        token_list_free(&spans);
+        free(text);
+    }
+    encoder_free(e);
+}
+
 static void test_spans(void **state)
 {
     static const char *const names[] = {"gpt2", "roberta", "llama3", "qwen", "llama2"};
     static const char *const tokens[] = {"<|endoftext|>", "<|endoftext|>", "<|end_of_text|>", "<|im_end|>",
                                          "</s>"};
-    static const char *const after[] = {"Hi", " Hi", "  Hi ", "\nHi", "", "\u5e8a\u524d"};
     (void)state;
     for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
         struct tokenizer *t = open_named(names[n]);
-        struct encoder *e = encoder_create(t);
-        assert_true(tokenizer_id(t, tokens[n]) >= 0);
-        for (size_t i = 0; i < sizeof after / sizeof *after; i++) {
-            struct token_list whole = {0}, spans = {0};
-            struct error err;
-            char *text = xasprintf("ab%s%s", tokens[n], after[i]);
-            size_t bytes = strlen(text), first = 2 + strlen(tokens[n]);
-            assert_int_equal(encoder_encode(e, text, bytes, true, &whole, &err), 0);
-            assert_int_equal(encoder_encode(e, text, first, true, &spans, &err), 0);
-            assert_int_equal(encoder_encode(e, text + first, bytes - first, false, &spans, &err), 0);
-            if (spans.count != whole.count ||
-                memcmp(spans.ids, whole.ids, (size_t)whole.count * sizeof *whole.ids) != 0)
-                fail_msg("%s: '%s'", names[n], text);
-            token_list_free(&whole);
-            token_list_free(&spans);
-            free(text);
-        }
-        encoder_free(e);
+        check_spans(t, names[n], tokens[n]);
         tokenizer_close(t);
     }
+    struct tokenizer *t; /* whose token takes the spaces after it */
+    struct error err;
+    char *path = xasprintf("%s/tests/data/tokenizers/llama2.json", MEOPT_SOURCE_DIR);
+    json_t *root = json_read(path, 1 << 24, &err), *token;
+    size_t i;
+    json_array_foreach(json_object_get(root, "added_tokens"), i, token)
+        json_object_set_new(token, "rstrip", json_true());
+    char *text = json_dumps(root, JSON_COMPACT);
+    assert_int_equal(tokenizer_parse(&t, text, strlen(text), &err), 0);
+    check_spans(t, "rstrip", "</s>");
+    tokenizer_close(t);
+    json_decref(root);
+    free(text);
+    free(path);
 }
 
 static void test_equal(void **state)
