@@ -43,8 +43,13 @@ int32_t token_sample(const float *logits, int64_t vocabulary, const struct token
         sum += share;
     }
     qsort(all, (size_t)vocabulary, sizeof *all, by_share);
-    int64_t count = 0;
-    while (count < vocabulary && (count == 0 || kept < how->top_p * sum)) kept += all[count++].share;
+    int64_t count = 0, most = vocabulary;
+    if (how->top_k > 0 && how->top_k < vocabulary) {
+        for (most = how->top_k; most < vocabulary && all[most].share == all[how->top_k - 1].share;) most++;
+        sum = 0;
+        for (int64_t i = 0; i < most; i++) sum += all[i].share;
+    }
+    while (count < most && (count == 0 || kept < how->top_p * sum)) kept += all[count++].share;
     double at = draw_uniform(how->seed, draw) * kept;
     int64_t i = 0;
     while (i + 1 < count && (until += all[i].share) <= at) i++;
