@@ -1,51 +1,45 @@
-/* meopt generate: continues a prompt with a language model, token by token. A token's keys and values stay in
- * the tower, so each token is computed once, until the context is full: then positions move, and the last
- * `context` tokens are computed again for each token. */
-#include "cli/command.h"
+/* meopt generate: continues a prompt with a language model, token by token, or answers questions. The answer
+ * is in generate_answer.c, the dialogue in generate_chat.c. */
 #include "cli/commands/cmd_config.h"
+#include "cli/commands/generate.h"
 #include "cli/run_weights.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/device/facts.h"
+#include "core/text/conversation.h"
 #include "core/train/adapters.h"
 #include "core/train/experiment.h"
-#include "core/nn/sample_token.h"
-#include "core/text/tokenizer_settings.h"
 #include "core/train/trainer.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum {
-    BYTES = 256,            /* vocabulary of a model whose tokens are bytes */
-    PROMPT_BYTES = 1 << 20, /* of standard input */
-};
-
-struct generate {
-    struct config config;
-    struct model_shape shape;
-    struct weights *weights;
-    struct device *device;
-    struct tower *tower;
-    void *scratch;
-    int32_t *input;  /* device (context) */
-    float *out;      /* device (vocabulary) */
-    int32_t *tokens; /* prompt and answer */
-    int64_t prompt, count;
-    int64_t cached; /* tokens whose keys and values the tower has */
-    float *logits;  /* (vocabulary) */
-    struct token_sampling how;
-    char *sidecar;               /* tokenizer.json next to the weights that the run began with; NULL: none */
-    struct tokenizer *tokenizer; /* NULL: bytes or numbers */
-    struct tokenizer_settings settings;
-    struct text_record question; /* --chat, as its template writes it */
-};
-
 /* ---- the prompt ---- */
+
+/* Refuses options that contradict each other, and key=value as a question. */
+static int check_options(const struct arguments *args, struct error *err)
+{
+    const char *chat = argument_text(args, "chat", NULL), *equals = chat ? strchr(chat, '=') : NULL;
+    if (chat && (argument_text(args, "prompt", NULL) || argument_text(args, "tokens", NULL)))
+        return error_set(err, EXIT_USAGE, NULL, "--chat cannot be used with --prompt or --tokens");
+    for (int key = 0; equals && key < config_key_count; key++) {
+        const char *name;
+        for (int i = 0; (name = config_key_spelling(key, i)) != NULL; i++)
+            if (strlen(name) == (size_t)(equals - chat) && strncmp(name, chat, strlen(name)) == 0)
+                return error_set(err, EXIT_USAGE, "write --chat at the end of the command",
+                                 "--chat '%.80s' is a key and its value, no question", chat);
+    }
+    if (!chat && argument_text(args, "system", NULL))
+        return error_set(err, EXIT_USAGE, NULL, "--system requires --chat");
+    int64_t count = argument_int(args, "count", 0), most = argument_int(args, "max-new-tokens", count);
+    if (count && count != most)
+        return error_set(err, EXIT_USAGE, "give one of them: they are the same",
+                         "--count is %lld, but --max-new-tokens is %lld", (long long)count, (long long)most);
+    return 0;
+}
 
 static int read_ids(struct generate *g, const char *text, struct error *err)
 {
@@ -91,39 +85,68 @@ static int open_tokenizer(struct generate *g, const struct arguments *args, bool
                                           g->tokenizer, err);
 }
 
-/* Writes the question of --chat as the model's template does. */
-static int read_question(struct generate *g, const struct arguments *args, const char *question,
-                         struct error *err)
+/* Checks that there is what --chat requires. */
+static int check_chat(struct generate *g, struct error *err)
 {
     if (!g->tokenizer)
         return error_set(err, EXIT_USAGE, "give --tokenizer DIR",
                          "--chat requires a tokenizer: the model has no tokenizer.json next to its weights");
-    if (!g->settings.chat.name) {
-        *err = g->settings.no_chat;
-        return err->code = EXIT_USAGE;
-    }
-    return text_record_ask(&g->question, &g->settings.chat, argument_text(args, "system", NULL), question,
-                           err);
+    if (g->settings.chat.name) return 0;
+    *err = g->settings.no_chat;
+    return err->code = EXIT_USAGE;
+}
+
+/* Writes the question of --chat as the model's template does. */
+static int read_question(struct generate *g, const struct arguments *args, const char *question,
+                         struct error *err)
+{
+    int code = check_chat(g, err);
+    if (code) return code;
+    if (utf8_invalid(question, strlen(question)) < strlen(question))
+        return error_set(err, EXIT_USAGE, NULL, "byte %zu of the prompt is not UTF-8",
+                         utf8_invalid(question, strlen(question)));
+    json_t *messages = generate_messages(argument_text(args, "system", NULL));
+    json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "user", "content", question));
+    code = conversation_ask(&g->question, &g->settings.chat, messages, err);
+    json_decref(messages);
+    return code;
+}
+
+/* Prepares a dialogue: its questions are read later. */
+static int open_dialogue(struct generate *g, const struct arguments *args, struct error *err)
+{
+    int code = open_tokenizer(g, args, true, err);
+    if (!code) code = check_chat(g, err);
+    if (code) return code;
+    g->tokens = malloc((size_t)g->shape.context * sizeof *g->tokens);
+    return g->tokens ? 0 : error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for the tokens");
+}
+
+int generate_encode(const struct generate *g, const char *text, size_t bytes, bool plain,
+                    struct token_list *list, struct error *err)
+{
+    struct encoder *e = encoder_create(g->tokenizer);
+    int count, code = 0;
+    const int32_t *begin = tokenizer_added(g->tokenizer, false, &count);
+    for (int i = 0; i < count && plain; i++) token_list_append(list, begin[i]);
+    if (utf8_invalid(text, bytes) < bytes)
+        code = error_set(err, EXIT_USAGE, NULL, "byte %zu of the prompt is not UTF-8",
+                         utf8_invalid(text, bytes));
+    if (!code) code = encoder_encode(e, text, bytes, true, list, err);
+    for (int64_t i = 0; i < list->count && !code; i++)
+        if (list->ids[i] >= g->shape.vocabulary)
+            code = error_set(err, EXIT_CONFIG, "give the tokenizer of the model: --tokenizer DIR",
+                             "token %d of the prompt is not below the model's vocabulary of %lld",
+                             list->ids[i], (long long)g->shape.vocabulary);
+    encoder_free(e);
+    return code;
 }
 
 /* Encodes the prompt. A plain one follows the tokens with which every text begins. */
 static int encode_prompt(struct generate *g, const char *text, size_t bytes, struct error *err)
 {
-    struct encoder *e = encoder_create(g->tokenizer);
     struct token_list list = {0};
-    int count, code = 0;
-    const int32_t *begin = tokenizer_added(g->tokenizer, false, &count);
-    for (int i = 0; i < count && !g->question.count; i++) token_list_append(&list, begin[i]);
-    if (utf8_invalid(text, bytes) < bytes)
-        code = error_set(err, EXIT_USAGE, NULL, "byte %zu of the prompt is not UTF-8",
-                         utf8_invalid(text, bytes));
-    if (!code) code = encoder_encode(e, text, bytes, true, &list, err);
-    for (int64_t i = 0; i < list.count && !code; i++)
-        if (list.ids[i] >= g->shape.vocabulary)
-            code = error_set(err, EXIT_CONFIG, "give the tokenizer of the model: --tokenizer DIR",
-                             "token %d of the prompt is not below the model's vocabulary of %lld",
-                             list.ids[i], (long long)g->shape.vocabulary);
-    encoder_free(e);
+    int code = generate_encode(g, text, bytes, !g->question.count, &list, err);
     if (!code) {
         free(g->tokens);
         g->prompt = list.count;
@@ -140,8 +163,6 @@ static int read_prompt(struct generate *g, const struct arguments *args, struct 
     const char *text = argument_text(args, "prompt", NULL), *ids = argument_text(args, "tokens", NULL),
                *chat = argument_text(args, "chat", NULL);
     int code = open_tokenizer(g, args, !ids, err);
-    if (!code && chat && (text || ids))
-        code = error_set(err, EXIT_USAGE, NULL, "--chat cannot be used with --prompt or --tokens");
     if (!code && chat) code = read_question(g, args, chat, err);
     if (code) return code;
     bool reads_text = g->tokenizer || g->shape.vocabulary == BYTES;
@@ -150,7 +171,7 @@ static int read_prompt(struct generate *g, const struct arguments *args, struct 
     if (chat) text = g->question.text.data, bytes = g->question.text.count;
     if (!text == !ids)
         return error_set(err, EXIT_USAGE, "see 'meopt generate --help'",
-                         "meopt generate requires --chat TEXT, --prompt TEXT or --tokens 1,2,3");
+                         "meopt generate requires --chat, --prompt TEXT or --tokens 1,2,3");
     if (text && !reads_text)
         return error_set(err, EXIT_USAGE,
                          "give --tokenizer DIR, or the numbers of the tokens: --tokens 1,2,3",
@@ -210,14 +231,18 @@ static int read_config(struct generate *g, const struct arguments *args, struct 
     if (!code) code = trainer_tower_shape(c, true, &g->shape, &g->weights, err);
     if (!code) model_shape_log_assumed(&g->shape);
     free(run);
-    g->count = argument_int(args, "count", argument_int(args, "max-new-tokens", 64));
+    enum { USUAL = 64, USUAL_IN_DIALOGUE = 1024 };
+    const char *chat = argument_text(args, "chat", NULL);
+    g->count = argument_int(args, "max-new-tokens",
+                            argument_int(args, "count", chat && !*chat ? USUAL_IN_DIALOGUE : USUAL));
     g->how = (struct token_sampling){.temperature = argument_real(args, "temperature", 0),
                                      .top_p = argument_real(args, "top-p", 1),
+                                     .top_k = argument_int(args, "top-k", 0),
                                      .seed = (uint64_t)argument_int(args, "seed", 0)};
     return code;
 }
 
-/* Creates the tower for the prompt and the answer, or for the model's longest context. */
+/* Creates the tower for the prompt and the answer, or for the context. */
 static int open_tower(struct generate *g, struct error *err)
 {
     enum dtype type = trainer_tower_type(&g->config.model_s);
@@ -228,7 +253,7 @@ static int open_tower(struct generate *g, struct error *err)
                                     .loss_chunk = 1, /* no loss is computed */
                                     .weights_class = MEMORY_WEIGHTS,
                                     .activations_class = MEMORY_ACTIVATIONS};
-    if (g->prompt + g->count < g->shape.context) g->shape.context = g->prompt + g->count;
+    if (g->prompt && g->prompt + g->count < g->shape.context) g->shape.context = g->prompt + g->count;
     int code = train_device_open(&g->device, &g->config, true, err);
     if (code) return code;
     device_facts_warn(g->device);
@@ -251,22 +276,6 @@ static int open_tower(struct generate *g, struct error *err)
     return g->logits ? 0 : error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for the logits");
 }
 
-/* ---- the answer ---- */
-
-/* Computes the logits after `count` tokens, of which the last `context` are seen. */
-static int compute_logits(struct generate *g, int64_t count, struct error *err)
-{
-    bool full = count > g->shape.context;
-    int64_t begin = full ? count - g->shape.context : g->cached, rows = count - begin;
-    g->device->upload(g->device, g->input, g->tokens + begin, (size_t)rows * sizeof *g->tokens);
-    tower_forward(g->tower,
-                  &(struct batch){.input = g->input, .count = 1, .first = full ? 0 : begin, .rows = rows});
-    tower_logits(g->tower, (int64_t[]){rows - 1}, 1, g->out);
-    g->device->download(g->device, g->logits, g->out, (size_t)g->shape.vocabulary * sizeof *g->logits);
-    g->cached = count;
-    return device_check(g->device, err);
-}
-
 /* Reports what of the text the model sees, if that is not all of it. */
 static void report_context(const struct generate *g)
 {
@@ -280,143 +289,48 @@ static void report_context(const struct generate *g)
             N, N);
 }
 
-/* Text for a terminal: characters as soon as they are complete, other bytes and control characters
- * escaped. */
-struct text_stream {
-    FILE *out;
-    char pending[5];
-    int count, whole; /* bytes; those of the whole character */
-};
-
-static void flush_text(struct text_stream *s)
+/* Reports how tokens are chosen, where the options leave it open or contradict each other. */
+static void report_sampling(const struct generate *g, const struct arguments *args)
 {
-    char clean[4 * sizeof s->pending];
-    s->pending[s->count] = 0;
-    fputs(text_printable(clean, sizeof clean, s->pending), s->out);
-    s->count = 0;
+    static const char *const draws[] = {"top-k", "top-p", "seed"};
+    const struct tokenizer_settings *s = &g->settings;
+    bool chosen = argument_text(args, "temperature", NULL) != NULL;
+    for (size_t i = 0; i < sizeof draws / sizeof *draws && g->how.temperature <= 0; i++)
+        if (argument_text(args, draws[i], NULL))
+            log_warn("--%s has no effect without --temperature: each token is the likeliest one", draws[i]);
+    if (s->sampling[0] && !chosen)
+        log_info("each token is the likeliest one; generation_config.json would draw: %s", s->sampling);
+    if (s->not_applied[0]) log_info("of generation_config.json meopt does not apply %s", s->not_applied);
 }
 
-static void write_byte(struct text_stream *s, int byte)
+/* Answers one prompt. A question is not repeated. */
+static int answer_prompt(struct generate *g, const struct arguments *args, struct error *err)
 {
-    if ((byte & 0xC0) != 0x80) flush_text(s);
-    if (s->count == 0) s->whole = byte >= 0xF0 ? 4 : byte >= 0xE0 ? 3 : byte >= 0xC0 ? 2 : 1;
-    if (byte) s->pending[s->count++] = (char)byte;
-    else fputs("\\x00", s->out);
-    if (s->count >= s->whole) flush_text(s);
-}
-
-/* Returns whether tokens are shown as text. */
-static bool is_text(const struct generate *g) { return g->tokenizer || g->shape.vocabulary == BYTES; }
-
-/* Writes the text of token `at`. */
-static void write_text(const struct generate *g, struct text_stream *s, int64_t at)
-{
-    struct text_buffer text = {0};
-    if (g->tokenizer) tokenizer_decode(g->tokenizer, g->tokens[at], at == 0, false, &text);
-    else write_byte(s, g->tokens[at]);
-    for (size_t i = 0; i < text.count; i++) write_byte(s, (uint8_t)text.data[i]);
-    text_free(&text);
-}
-
-/* Returns the answer as text, malloc'ed; NULL: no memory. */
-static char *text_of(const struct generate *g)
-{
-    char *text = NULL;
-    size_t bytes;
-    struct text_stream s = {.out = open_memstream(&text, &bytes)};
-    if (!s.out) return NULL;
-    for (int64_t i = 0; i < g->count; i++) write_text(g, &s, g->prompt + i);
-    flush_text(&s);
-    return fclose(s.out) == 0 ? text : NULL;
-}
-
-/* Prints token number i of the answer; as text, the prompt precedes it. */
-static void print_token(struct generate *g, struct text_stream *s, int64_t i)
-{
-    if (is_text(g)) write_text(g, s, g->prompt + i);
-    else printf("%s%d", i ? "," : "", g->tokens[g->prompt + i]);
-    fflush(s->out);
-}
-
-static volatile sig_atomic_t stop_signal;
-static void on_signal(int number) { stop_signal = number; }
-
-/* Lets the first Ctrl-C end the answer after the current token; the second one ends the process. */
-static void catch_signals(void)
-{
-    const int stops[] = {SIGINT, SIGTERM};
-    for (int i = 0; i < 2; i++) {
-        struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND}, before;
-        if (sigaction(stops[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
-            sigaction(stops[i], &action, NULL); /* ignored signals (nohup) stay ignored */
-    }
-}
-
-/* Returns whether a token ends the answer. */
-static bool ends_answer(const struct generate *g, int32_t token)
-{
-    for (int i = 0; i < g->settings.end_count; i++)
-        if (g->settings.ends[i] == token) return true;
-    return token == g->config.data.end;
-}
-
-/* Prints tokens as they come, unless with --json. A question of --chat is not repeated. */
-static int generate_tokens(struct generate *g, bool json, struct error *err)
-{
-    struct text_stream s = {.out = stdout};
-    int code = 0;
-    int64_t done = 0;
-    bool ended = false;
+    bool json = argument_flag(args, "json"), question = argument_text(args, "chat", NULL) != NULL;
+    int64_t most = g->count;
     report_context(g);
-    catch_signals();
-    for (int64_t i = 0; i < g->prompt && !json && is_text(g) && !g->question.count; i++) write_text(g, &s, i);
-    fflush(stdout);
-    while (done < g->count && !ended && !stop_signal && !ferror(stdout)) {
-        int64_t at = g->prompt + done;
-        if ((code = compute_logits(g, at, err)) != 0) break;
-        g->tokens[at] = token_sample(g->logits, g->shape.vocabulary, &g->how, done);
-        if (g->tokens[at] < 0) {
-            code = error_set(err, EXIT_DIVERGED, "check its weights for NaN and infinities",
-                             "the model's logits are not finite");
-            break;
-        }
-        ended = ends_answer(g, g->tokens[at]);
-        if (!json) print_token(g, &s, done);
-        done++;
-    }
-    g->count = done;
-    if (!json) {
-        flush_text(&s);
-        printf("\n");
-    }
-    return code ? code : stop_signal ? EXIT_SIGNAL + (int)stop_signal : 0;
-}
-
-static json_t *ids_json(const int32_t *tokens, int64_t count)
-{
-    json_t *ids = json_array();
-    for (int64_t i = 0; i < count; i++) json_array_append_new(ids, json_integer(tokens[i]));
-    return ids;
-}
-
-static void print_answer(const struct generate *g)
-{
-    char *text = is_text(g) ? text_of(g) : NULL;
-    print_json(json_pack("{s:o, s:o, s:o}", "prompt", ids_json(g->tokens, g->prompt), "tokens",
-                         ids_json(g->tokens + g->prompt, g->count), "text",
-                         text ? json_string(text) : json_null()));
-    free(text);
+    generate_catch_signals(false);
+    if (!json && generate_is_text(g) && !question) generate_print_prompt(g);
+    int code = generate_answer(g, !json, err);
+    if (!code && generate_signal) code = EXIT_SIGNAL + (int)generate_signal;
+    if (json && (!code || code > EXIT_SIGNAL)) print_json(generate_json(g));
+    if (!code && !json && question && g->end == ANSWER_LENGTH)
+        log_warn("the answer was cut after %lld tokens; --max-new-tokens permits more", (long long)most);
+    return code;
 }
 
 static int generate_run(const struct arguments *args, struct error *err)
 {
     struct generate g = {0};
-    bool json = argument_flag(args, "json");
-    int code = read_config(&g, args, err);
-    if (!code) code = read_prompt(&g, args, err);
+    const char *chat = argument_text(args, "chat", NULL);
+    bool dialogue = chat && !*chat;
+    int code = check_options(args, err);
+    if (!code) code = read_config(&g, args, err);
+    if (!code && dialogue) code = open_dialogue(&g, args, err);
+    if (!code && !dialogue) code = read_prompt(&g, args, err);
+    if (!code) report_sampling(&g, args);
     if (!code) code = open_tower(&g, err);
-    if (!code) code = generate_tokens(&g, json, err);
-    if (json && (!code || code > EXIT_SIGNAL)) print_answer(&g);
+    if (!code) code = dialogue ? generate_chat(&g, args, err) : answer_prompt(&g, args, err);
     tokenizer_close(g.tokenizer);
     tokenizer_settings_free(&g.settings);
     text_record_free(&g.question);
@@ -433,18 +347,22 @@ static int generate_run(const struct arguments *args, struct error *err)
 static const struct option options[] = {
     {"prompt", 0, OPTION_TEXT, "TEXT", NULL, 0, 0,
      "text to continue; - or none: standard input, up to 1 MiB"},
-    {"chat", 0, OPTION_TEXT, "TEXT", NULL, 0, 0, "question to answer, in the chat template of the model"},
+    {"chat", 0, OPTION_TEXT, "[TEXT]", NULL, 0, 0,
+     "question to answer, in the model's chat template; without TEXT: a dialogue, with the lines of "
+     "standard input"},
     {"system", 0, OPTION_TEXT, "TEXT", NULL, 0, 0,
-     "instructions before the question (default: the template's)"},
+     "instructions before the questions (default: the template's)"},
     {"template", 0, OPTION_TEXT, "NAME|FILE", CHAT_TEMPLATE_NAMES, 0, 0,
      "template of --chat (default: that of the tokenizer, if it is a published one of these)"},
     {"tokens", 0, OPTION_TEXT, "1,2,3", NULL, 0, 0, "numbers of the tokens to continue"},
     {"tokenizer", 0, OPTION_MODEL, "DIR", NULL, 0, 0,
      "directory with tokenizer.json, or that file (default: next to the weights)"},
-    {"count", 0, OPTION_INT, "N", NULL, 1, 1e6, "number of tokens to add (default 64)"},
-    {"max-new-tokens", 0, OPTION_INT, "N", NULL, 1, 1e6, "the same as --count"},
+    {"max-new-tokens", 0, OPTION_INT, "N", NULL, 1, 1e6,
+     "most tokens of an answer (default 64, in a dialogue 1024)"},
+    {"count", 0, OPTION_INT, "N", NULL, 1, 1e6, "the same as --max-new-tokens"},
     {"temperature", 0, OPTION_REAL, "T", NULL, 0, 100,
      "divisor of the logits (default 0: the likeliest token)"},
+    {"top-k", 0, OPTION_INT, "K", NULL, 0, 1e9, "draw from the K likeliest tokens (default 0: all)"},
     {"top-p", 0, OPTION_REAL, "P", NULL, 0, 1, "draw from the likeliest tokens with this share (default 1)"},
     {"seed", 0, OPTION_INT, "N", NULL, 0, 9007199254740992.0, "seed of the draws (default 0)"},
     {"checkpoint", 0, OPTION_TEXT, "WHICH", "best|last", 0, 0,

@@ -18,6 +18,8 @@ extern volatile sig_atomic_t
 /* Returns whether stdin and stdout are a terminal that ncurses can draw on. If this machine does not know
  * TERM, sets it to xterm-256color and logs that. */
 bool screen_possible(void);
+/* Returns whether TERM has the sequences of ANSI to move the cursor. */
+bool screen_ansi(void);
 /* Returns the error of `what`, which requires a terminal, with the reason. `alternative`: the hint, or "". */
 int screen_refused(const char *what, const char *alternative, struct error *err);
 /* Opens the screen; EXIT_USAGE without a usable terminal. Reading a key waits at most timeout_ms. */

@@ -34,6 +34,16 @@ bool screen_possible(void)
     return setenv("TERM", TERMINAL_FALLBACK, 1) == 0;
 }
 
+bool screen_ansi(void)
+{
+    int known = 0;
+    const char *term = getenv("TERM");
+    if (!term || setupterm(term, STDIN_FILENO, &known) != OK || known != 1) return false;
+    bool ansi = cursor_address && strncmp(cursor_address, "\033[", 2) == 0;
+    del_curterm(cur_term);
+    return ansi;
+}
+
 int screen_refused(const char *what, const char *alternative, struct error *err)
 {
     const char *term = getenv("TERM"), *remedy = "export TERM=xterm-256color";

@@ -387,6 +387,38 @@ static void read_ends(struct tokenizer_settings *s, json_t *config, json_t *gene
         if (json_is_integer(json_array_get(ids, i))) add_end(s, json_integer_value(json_array_get(ids, i)));
 }
 
+/* Names how transformers chooses tokens by generation_config.json. */
+static void read_sampling(struct tokenizer_settings *s, json_t *generation)
+{
+    static const struct {
+        const char *key, *option; /* option NULL: there is none */
+        double usual, without;    /* transformers' default; the value that changes nothing */
+        bool greedy;              /* it changes what is not drawn, too */
+    } rows[] = {
+        {"temperature", "--temperature", 1, -1, false},
+        {"top_k", "--top-k", 50, 0, false},
+        {"top_p", "--top-p", 1, 1, false},
+        {"min_p", NULL, 0, 0, false},
+        {"typical_p", NULL, 1, 1, false},
+        {"repetition_penalty", NULL, 1, 1, true},
+        {"no_repeat_ngram_size", NULL, 0, 0, true},
+    };
+    bool draws = json_is_true(json_object_get(generation, "do_sample"));
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        json_t *given = json_object_get(generation, rows[i].key);
+        double value = json_is_number(given) ? json_number_value(given) : rows[i].usual;
+        bool option = rows[i].option != NULL;
+        char *to = option ? s->sampling : s->not_applied;
+        size_t size = option ? sizeof s->sampling : sizeof s->not_applied, n = strlen(to);
+        if (value == rows[i].without || !(draws || rows[i].greedy)) continue;
+        snprintf(to + n, size - n, "%s%s %.6g",
+                 !n       ? ""
+                 : option ? " "
+                          : ", ",
+                 option ? rows[i].option : rows[i].key, value);
+    }
+}
+
 int tokenizer_settings_read(struct tokenizer_settings *s, const char *path, const char *name,
                             const struct tokenizer *tokenizer, struct error *err)
 {
@@ -403,6 +435,7 @@ int tokenizer_settings_read(struct tokenizer_settings *s, const char *path, cons
     if (special_text(config, "eos_token")) s->eos = xstrdup(special_text(config, "eos_token"));
     if (!code) code = choose_template(s, jinja, file, name, tokenizer, err);
     if (!code) read_ends(s, config, generation, tokenizer);
+    if (!code) read_sampling(s, generation);
     json_decref(config);
     json_decref(generation);
     free(jinja);

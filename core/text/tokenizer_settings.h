@@ -15,6 +15,9 @@ struct tokenizer_settings {
     int32_t end;                  /* eos_token; -1: none */
     int32_t ends[TOKENIZER_ENDS]; /* tokens that end an answer: eos_token, eos_token_id, the end of a turn */
     int end_count;
+    /* of generation_config.json, which draws: the options of meopt generate that do, and members without one;
+     * "": none */
+    char sampling[96], not_applied[128];
 };
 
 /* path: a tokenizer.json or its directory. Files that are absent set nothing; damaged ones are an error.

@@ -67,8 +67,8 @@ static void top_p_keeps_the_likeliest(void **state)
     }
 }
 
-/* Shares of the order of transformers, in double precision: temperature, top-k with those equal to the last one,
- * top-p of what is left. */
+/* Shares in the order of transformers, in double precision: temperature, top-k with those equal to the last
+ * one, top-p of what is left. */
 static void reference(const float *x, int n, double temperature, int top_k, double top_p, double *share)
 {
     double p[8], sum = 0, before;
