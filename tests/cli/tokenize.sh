@@ -112,6 +112,18 @@ JSONL
 printf '{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes"}]}\n' >turn.jsonl
 "$MEOPT" tokenize chats.jsonl --tokenizer chat -o chats --json >out || fail chats
 for template in qwen2 qwen3; do "$MEOPT" tokenize turn.jsonl --tokenizer chat --template $template -o $template >out || fail $template; done
+# What is learnt of the first document is shown, and its text is that of the template.
+"$MEOPT" tokenize turn.jsonl --tokenizer chat -o shown --json >first-shown 2>err && [ ! -s err ] || fail "shown"
+"$MEOPT" tokenize turn.jsonl --tokenizer chat -o shown-text >out 2>err && grep -qx '⟦Yes<|im_end|>⟧' err || fail "shown: $(cat err)"
+"$MEOPT" tokenize small.txt --tokenizer chat -o plain --json >first-plain 2>err || fail "plain"
+python3 - <<'PYTHON' || fail "what is learnt of the first document"
+import json
+shown = json.load(open("first-shown"))
+pieces = shown["first"]["pieces"]
+assert [p["label"] for p in pieces] == [False, True, False] and "first" not in json.load(open("first-plain")), pieces
+assert "".join(p["text"] for p in pieces) == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nYes<|im_end|>\n", pieces
+assert sum(p["tokens"] for p in pieces if p["label"]) == shown["labels"] and sum(p["tokens"] for p in pieces) == shown["first"]["tokens"], shown
+PYTHON
 cat >labels.py <<'PYTHON'
 import json
 from read import read
