@@ -300,7 +300,7 @@ static void report_sampling(const struct generate *g, const struct arguments *ar
             log_warn("--%s has no effect without --temperature: each token is the likeliest one", draws[i]);
     if (s->sampling[0] && !chosen)
         log_info("each token is the likeliest one; generation_config.json would draw: %s", s->sampling);
-    if (s->not_applied[0]) log_info("of generation_config.json meopt does not apply %s", s->not_applied);
+    if (s->not_applied[0]) log_info("not applied from generation_config.json: %s", s->not_applied);
 }
 
 /* Answers one prompt. A question is not repeated. */

@@ -39,6 +39,7 @@ json_t *generate_messages(const char *system)
 /* Reads a line of a pipe. *text: it, or NULL at the end of the input. */
 static int read_line(struct dialogue *d, char **text, struct error *err)
 {
+    enum { TERMINAL_LINE = 4095 }; /* of a terminal that edits lines by itself (N_TTY) */
     errno = 0;
     ssize_t n = getline(&d->read, &d->capacity, stdin);
     *text = n < 0 ? NULL : d->read;
@@ -48,7 +49,10 @@ static int read_line(struct dialogue *d, char **text, struct error *err)
     d->line++;
     if (memchr(d->read, 0, (size_t)n) || n > PROMPT_BYTES)
         return error_set(err, EXIT_USAGE, "a question is a line of text",
-                         n > PROMPT_BYTES ? "the question exceeds 1 MiB" : "the question has a NUL byte");
+                         n > PROMPT_BYTES ? "the question exceeds 1 MiB" : N_("the question has a NUL byte"));
+    if (n >= TERMINAL_LINE && isatty(STDIN_FILENO))
+        return error_set(err, EXIT_USAGE, "send it from a file: --chat <FILE",
+                         "the terminal cuts lines at %d bytes", TERMINAL_LINE);
     while (n > 0 && strchr("\r\n", d->read[n - 1])) d->read[--n] = 0;
     if (d->line == 1 && strncmp(d->read, "\xEF\xBB\xBF", 3) == 0) *text += 3; /* byte order mark */
     return 0;

@@ -1,7 +1,7 @@
 #!/bin/sh
-# configs/chat_lora.yaml to its last line: a tiny Qwen3 of the real class, with its published chat template (tests/data/readme), learns 50
-# questions with adapters, and answers all of them greedily: the run, the merged model, and the adapter in PEFT where that is installed.
-# The commands are those in the comments of the recipe; the model's size asks for another learning rate and more epochs.
+# configs/chat_lora.yaml to its last line: a tiny Qwen3 of the real class, with its published chat template (tests/data/readme), learns words,
+# then 50 questions with adapters, and answers all of them greedily: the run, the merged model, and the adapter in PEFT where that is
+# installed. The commands are those in the comments of the recipe; the model's size asks for another learning rate and more epochs.
 set -u
 [ "${MEOPT_LONG:-}" = 1 ] || { echo "skipped: only in the long form"; exit 77; }
 . "$MEOPT_SOURCE/tests/lib.sh"
@@ -12,7 +12,6 @@ export PATH="$work/bin:$PATH" HOME="$work" HF_HOME="$work/hf" HF_HUB_OFFLINE=1 O
 unset HF_HUB_CACHE HF_ENDPOINT HF_TOKEN
 repository=$HF_HOME/hub/models--Qwen--Qwen3-0.6B commit=0123456789abcdef0123456789abcdef01234567 # as if it was fetched
 mkdir -p "$repository/snapshots" "$repository/refs"
-cp -r "$MEOPT_SOURCE/tests/data/readme/Qwen3-0.6B" "$repository/snapshots/$commit"
 printf %s $commit >"$repository/refs/main"
 python3 - <<'PYTHON'
 import json, random
@@ -24,9 +23,18 @@ pairs[7] = (pairs[7][0], "在水面上。") # of characters that are several tok
 records = [json.dumps({"messages": [{"role": "user", "content": q}, {"role": "assistant", "content": a}]}) + "\n" for q, a in pairs]
 with open("chats.jsonl", "w") as f:
     for _ in range(8): f.writelines(records), random.shuffle(records) # the first 50 in the order of `expected`
+sentence = lambda: " ".join(random.sample(colours + animals + words + ["Where", "is", "the", "在水面上。"], 6)) + random.choice(".?")
+with open("text.jsonl", "w") as f:
+    for _ in range(400): f.write(json.dumps({"text": " ".join(sentence() for _ in range(3))}) + "\n")
 open("questions", "w").write("".join(q + "\n/clear\n" for q, _ in pairs))
 open("expected", "w", encoding="utf-8").write("".join(a + "\n" for _, a in pairs))
 PYTHON
+small='model.context=256 device.type=cpu train.precision=fp32 train.recompute=none train.micro_batch=2 train.batch_size=2'
+tiny="$MEOPT_SOURCE/tests/data/readme/Qwen3-0.6B"
+{ meopt tokenize text.jsonl --tokenizer "$tiny" -o text && meopt config new qwen3 words.yaml &&
+    meopt config set words.yaml model.weight="$tiny" data.root=text.bin $small train.epochs=3 optim.lr=1.0e-2 &&
+    meopt train words.yaml --name words --no-dashboard && meopt export words --format hf --out "$repository/snapshots/$commit" &&
+    cp -n "$tiny"/*token* "$tiny"/chat_template* "$tiny"/generation_config.json "$repository/snapshots/$commit/"; } >out 2>err || fail "words: exit $?"
 sed -n 's/^#   \(meopt .*\)/\1/p' "$MEOPT_SOURCE/configs/chat_lora.yaml" >commands
 [ "$(wc -l <commands)" -ge 7 ] || fail "the recipe has $(wc -l <commands) commands"
 while read -r command <&3; do
@@ -37,8 +45,7 @@ while read -r command <&3; do
     *) eval "$command" >out 2>err </dev/null || fail "'$command' ends with $?" ;;
     esac
     case $command in
-    'meopt config set'*) meopt config set chat.yaml model.context=64 train.epochs=${EPOCHS:-25} optim.lr=${LR:-5.0e-3} device.type=cpu train.precision=fp32 \
-        train.recompute=none train.micro_batch=8 >out 2>err || fail "config set: exit $?" ;;
+    'meopt config set'*) meopt config set chat.yaml $small train.epochs=${EPOCHS:-20} optim.lr=${LR:-3.0e-3} >out 2>err || fail "config set: exit $?" ;;
     esac
 done 3<commands
 right=$(paste -d '|' expected answers | awk -F '|' '$1 == $2' | wc -l)
