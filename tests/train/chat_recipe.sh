@@ -45,7 +45,7 @@ while read -r command <&3; do
     *) eval "$command" >out 2>err </dev/null || fail "'$command' ends with $?" ;;
     esac
     case $command in
-    'meopt config set'*) meopt config set chat.yaml $small train.epochs=${EPOCHS:-20} optim.lr=${LR:-3.0e-3} >out 2>err || fail "config set: exit $?" ;;
+    'meopt config set'*) meopt config set chat.yaml $small train.epochs=30 optim.lr=6.0e-3 >out 2>err || fail "config set: exit $?" ;;
     esac
 done 3<commands
 right=$(paste -d '|' expected answers | awk -F '|' '$1 == $2' | wc -l)
@@ -57,6 +57,7 @@ python=${MEOPT_PYTHON:-python3}
 "$python" -c 'import torch, transformers, peft' 2>/dev/null || { echo "without PEFT: $python does not have it"; exit 0; }
 "$python" - "$repository/snapshots/$commit" "$merged" >out 2>err <<'PYTHON' || fail "PEFT answers otherwise"
 import glob, json, os, sys, peft, torch, transformers
+torch.set_num_threads(1)
 adapter = os.path.dirname(glob.glob("runs/chat/**/adapter_config.json", recursive=True)[0])
 base = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.float32)
 tokenizer = transformers.AutoTokenizer.from_pretrained(sys.argv[1])
