@@ -2,13 +2,14 @@
  * records how far the work is, so that the same command resumes it. */
 #include "cli/command.h"
 #include "cli/commands/fetch_progress.h"
+#include "cli/commands/tokenize_output.h"
 #include "cli/commands/tokenize_show.h"
+#include "cli/commands/unpack_text.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/base/processors.h"
-#include "core/data/token_write.h"
 #include "core/text/corpus.h"
 #include "core/text/tokenizer_settings.h"
 
@@ -20,16 +21,17 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-enum { MOST_STATE = 1 << 20, MOST_TOKENIZER = 256 << 20 };
+enum { MOST_STATE = 1 << 20, MOST_TOKENIZER = 256 << 20, SKIPPED_SHOWN = 10 };
 
 struct tokenize {
     struct corpus_options corpus;
     struct tokenizer *tokenizer;
     struct tokenizer_settings settings;
-    struct token_writer *writer;
-    struct token_position at;
-    struct corpus_position end; /* of what is written */
-    char *out, *state;          /* X, X.part.json */
+    struct tokenize_output output;
+    struct corpus_position end;  /* of what is written */
+    int64_t forms[RECORD_FORMS]; /* records of each */
+    char **ignore;               /* names, then NULL */
+    char *out, *state;           /* X, X.part.json */
     char sha256[65];
     json_t *experiment; /* what a resumed command must repeat */
     int64_t bytes, done, resumed;
@@ -128,60 +130,63 @@ static int describe(struct tokenize *t, struct error *err)
                                                (json_int_t)st.st_size, "mtime", (json_int_t)st.st_mtim.tv_sec,
                                                "mtime_ns", (json_int_t)st.st_mtim.tv_nsec));
     }
-    t->experiment = json_pack("{s:i,s:s,s:i,s:i,s:s,s:o}", "format", 1, "sha256", t->sha256, "end",
+    json_t *ignore = json_array();
+    for (int i = 0; t->ignore[i]; i++) json_array_append_new(ignore, json_string(t->ignore[i]));
+    t->experiment = json_pack("{s:i,s:s,s:i,s:i,s:s,s:o,s:o,s:f}", "format", 2, "sha256", t->sha256, "end",
                               t->corpus.end, "documents", (int)t->corpus.documents, "template",
-                              t->corpus.record.chat ? t->corpus.record.chat->name : "", "files", files);
+                              t->corpus.record.chat ? t->corpus.record.chat->name : "", "files", files,
+                              "ignore", ignore, "val", t->corpus.validation);
     if (t->experiment && t->corpus.record.label)
         json_object_set_new(t->experiment, "label", json_string(t->corpus.record.label));
     return t->experiment ? 0 : error_set(err, EXIT_USAGE, NULL, "a file's name is not UTF-8");
 }
 
+/* Returns the number of records of each form that there is. */
+static json_t *forms_json(const struct tokenize *t)
+{
+    json_t *forms = json_object();
+    for (int i = 0; i < RECORD_FORMS; i++)
+        if (t->forms[i]) json_object_set_new(forms, record_form_names[i], json_integer(t->forms[i]));
+    return forms;
+}
+
 static int save_state(struct tokenize *t, const struct corpus_position *p, struct error *err)
 {
-    int code = token_writer_sync(t->writer, &t->at, err);
+    int code = output_sync(&t->output, err);
     if (code) return code;
-    json_t *root =
-        json_pack("{s:O,s:I,s:I,s:b,s:I,s:I,s:I,s:I,s:I,s:I,s:i}", "experiment", t->experiment, "file",
-                  (json_int_t)p->file, "offset", (json_int_t)p->offset, "inside", p->inside, "tokens",
-                  (json_int_t)t->at.tokens, "written", (json_int_t)t->at.documents, "open",
-                  (json_int_t)t->at.open, "largest", (json_int_t)t->at.largest, "done", (json_int_t)t->done,
-                  "labels", (json_int_t)t->at.labels, "bits", t->at.bits);
+    json_t *root = json_pack("{s:O,s:I,s:I,s:b,s:I,s:o}", "experiment", t->experiment, "file",
+                             (json_int_t)p->file, "offset", (json_int_t)p->offset, "inside", p->inside,
+                             "done", (json_int_t)t->done, "forms", forms_json(t));
+    if (root) output_state(&t->output, root);
     if (t->committing) json_object_set_new(root, "committing", json_true());
-    json_t *classes = t->corpus.record.label ? json_array() : NULL;
-    for (int32_t i = 0; classes && i < token_writer_classes(t->writer); i++)
-        json_array_append_new(classes, json_string(token_writer_class_name(t->writer, i)));
-    if (classes) json_object_set_new(root, "classes", classes);
     code = json_write(t->state, root, JSON_COMPACT, err);
     json_decref(root);
     t->saved = clock_seconds();
     return code;
 }
 
-/* Reads where an earlier command stopped, and *classes, the names that it found. Returns whether it is
- * continued. */
-static bool read_state(struct tokenize *t, json_t **classes)
+/* Reads where an earlier command stopped. Returns its state if it is continued, else NULL. */
+static json_t *read_state(struct tokenize *t)
 {
-    *classes = NULL;
-    json_t *root = file_absent(t->state) ? NULL : json_read(t->state, MOST_STATE + (64 << 20), NULL);
-    bool same = root && json_equal(json_object_get(root, "experiment"), t->experiment);
-    json_int_t file, offset, tokens, written, open, largest, done, labels;
-    int inside, bits;
-    same =
-        same && json_unpack(root, "{s:I,s:I,s:b,s:I,s:I,s:I,s:I,s:I,s:I,s:i}", "file", &file, "offset",
-                            &offset, "inside", &inside, "tokens", &tokens, "written", &written, "open", &open,
-                            "largest", &largest, "done", &done, "labels", &labels, "bits", &bits) == 0;
-    if (same) {
-        t->corpus.from = (struct corpus_position){(int64_t)file, (int64_t)offset, inside};
-        t->at = (struct token_position){(int64_t)tokens,  (int64_t)written, (int64_t)open,
-                                        (int64_t)largest, (int64_t)labels,  bits};
-        t->done = t->resumed = (int64_t)done;
-        t->end = t->corpus.from;
-        t->committing = json_is_true(json_object_get(root, "committing"));
-        *classes = json_incref(json_object_get(root, "classes")); /* strings: this program wrote them */
-    } else if (!file_absent(t->state))
-        log_warn("%s is of different files or options: beginning again", t->state);
-    json_decref(root);
-    return same;
+    json_t *root = file_absent(t->state) ? NULL : json_read(t->state, MOST_STATE + (64 << 20), NULL), *forms;
+    json_int_t file, offset, done;
+    int inside;
+    bool same = root && json_equal(json_object_get(root, "experiment"), t->experiment) &&
+                json_unpack(root, "{s:I,s:I,s:b,s:I,s:o}", "file", &file, "offset", &offset, "inside",
+                            &inside, "done", &done, "forms", &forms) == 0 &&
+                output_resumable(&t->output, root);
+    if (!same) {
+        if (!file_absent(t->state))
+            log_warn("%s is of different files or options: beginning again", t->state);
+        json_decref(root);
+        return NULL;
+    }
+    t->corpus.from = t->end = (struct corpus_position){(int64_t)file, (int64_t)offset, inside};
+    t->done = t->resumed = (int64_t)done;
+    t->committing = json_is_true(json_object_get(root, "committing"));
+    for (int i = 0; i < RECORD_FORMS; i++)
+        t->forms[i] = json_integer_value(json_object_get(forms, record_form_names[i]));
+    return root;
 }
 
 /* ---- work ---- */
@@ -206,19 +211,26 @@ static void show_progress(struct tokenize *t, bool last)
     fflush(stderr);
 }
 
+/* Logs once that records of a form become conversations. */
+static void count_forms(struct tokenize *t, const struct corpus_result *r)
+{
+    static const char *const converted[RECORD_FORMS] = {
+        [FORM_ALPACA] = N_("records with instruction and output are conversations (alpaca)"),
+        [FORM_SHAREGPT] =
+            N_("records with conversations are messages of from and value, or role and content (sharegpt)"),
+    };
+    for (int i = 0; i < RECORD_FORMS; i++) {
+        if (r->forms[i] && !t->forms[i] && converted[i]) log_info("%s", _(converted[i]));
+        t->forms[i] += r->forms[i];
+    }
+}
+
 static int write_result(void *context, const struct corpus_result *r, struct error *err)
 {
     enum { SECONDS_BETWEEN_STATES = 5 };
     struct tokenize *t = context;
-    const int32_t *ids = r->tokens->ids;
-    int code = 0;
-    for (int64_t i = 0; i < r->piece_count && !code; i++) {
-        const struct corpus_piece *p = &r->pieces[i];
-        int32_t class = p->class ? token_writer_class(t->writer, p->class, err) : 0;
-        code =
-            class < 0 ? err->code : token_writer_add(t->writer, ids, p->count, p->label, p->ends, class, err);
-        ids += p->count;
-    }
+    int code = output_add(&t->output, r, err);
+    count_forms(t, r);
     t->done += r->bytes;
     t->end = r->after;
     if (!code) show_progress(t, false);
@@ -229,23 +241,14 @@ static int write_result(void *context, const struct corpus_result *r, struct err
                      "stopped by a signal; %s.bin.part is kept", t->out);
 }
 
-/* Refuses to overwrite files of the output; all: also those that a killed command may have written. */
-static int check_names(const struct tokenize *t, bool all, struct error *err)
+static int write_skipped(void *context, const struct error *why, struct error *err)
 {
-    static const char *const ends[] = {".bin", ".idx", ".json", ".labels", ".classes"};
-    int code = 0;
-    for (size_t i = 0; i < (all ? sizeof ends / sizeof *ends : 1) && !code; i++) {
-        char *path = xasprintf("%s%s", t->out, ends[i]);
-        if (!file_absent(path)) {
-            code = error_set(err, EXIT_FAILED, "remove it, or give another name: -o NAME", "exists already");
-            error_at(err, path, 0, 0);
-        }
-        free(path);
-    }
-    return code;
+    struct tokenize *t = context;
+    if (t->output.skipped < SKIPPED_SHOWN) log_warn("left out: %s:%d: %s", why->file, why->line, why->what);
+    return output_skip(&t->output, why, err);
 }
 
-/* Refuses to overwrite, and makes the name of the state. */
+/* Begins the output, and refuses to overwrite. */
 static int open_output(struct tokenize *t, const struct arguments *args, struct error *err)
 {
     const char *out = argument_text(args, "out", NULL);
@@ -256,20 +259,25 @@ static int open_output(struct tokenize *t, const struct arguments *args, struct 
     size_t n = strlen(out);
     if (n > 4 && strcmp(out + n - 4, ".bin") == 0) t->out[n - 4] = 0;
     t->state = xasprintf("%s.part.json", t->out);
-    return check_names(t, file_absent(t->state), err); /* read_state knows more */
+    output_begin(&t->output, t->out, t->corpus.validation > 0, t->corpus.record.label);
+    return file_absent(t->state) ? output_check_names(&t->output, true, err) : 0; /* read_state knows more */
 }
 
-/* Describes the data for the reader of token files and for people; the caller frees it. */
-static char *description(struct tokenize *t, const char *tokenizer)
+/* Describes a part of the data for the reader of token files and for people; the caller frees it. */
+static char *description(struct tokenize *t, int part, const char *tokenizer)
 {
+    const struct token_position *at = &t->output.at[part];
+    const struct token_writer *w = t->output.writers[part];
     json_t *root = json_pack(
         "{s:i,s:s,s:s,s:I,s:i,s:I,s:I,s:I,s:s,s:I,s:s*}", "format", 1, "tokenizer", tokenizer, "sha256",
         t->sha256, "vocabulary", (json_int_t)tokenizer_vocabulary(t->tokenizer), "end", t->corpus.end,
-        "documents", (json_int_t)t->at.documents, "tokens", (json_int_t)t->at.tokens, "largest",
-        (json_int_t)t->at.largest, "type", token_writer_type(t->writer), "labels", (json_int_t)t->at.labels,
-        "template", t->corpus.record.chat ? t->corpus.record.chat->name : NULL);
+        "documents", (json_int_t)at->documents, "tokens", (json_int_t)at->tokens, "largest",
+        (json_int_t)at->largest, "type", token_writer_type(w), "labels", (json_int_t)at->labels, "template",
+        t->corpus.record.chat ? t->corpus.record.chat->name : NULL);
     if (root && t->corpus.record.label)
-        json_object_set_new(root, "classes", json_integer(token_writer_classes(t->writer)));
+        json_object_set_new(root, "classes", json_integer(token_writer_classes(w)));
+    if (root && t->output.skipped) json_object_set_new(root, "skipped", json_integer(t->output.skipped));
+    if (root && t->output.parts > 1) json_object_set_new(root, "val", json_real(t->corpus.validation));
     char *text = root ? json_text(root, JSON_INDENT(2) | JSON_PRESERVE_ORDER) : NULL;
     json_decref(root);
     return text;
@@ -278,55 +286,75 @@ static char *description(struct tokenize *t, const char *tokenizer)
 /* Gives the files their names. The state says so first: a command that resumes after a kill expects them. */
 static int give_names(struct tokenize *t, const char *tokenizer, struct error *err)
 {
-    char *text = description(t, tokenizer);
-    int code = text ? 0 : error_set(err, EXIT_USAGE, NULL, "a file's name is not UTF-8");
+    char *texts[OUTPUT_PARTS] = {NULL};
+    int code = 0;
+    for (int k = 0; k < t->output.parts && !code; k++)
+        if ((texts[k] = description(t, k, tokenizer)) == NULL)
+            code = error_set(err, EXIT_USAGE, NULL, "a file's name is not UTF-8");
     t->committing = true;
     if (!code) code = save_state(t, &t->end, err);
-    if (!code) code = token_writer_commit(t->writer, &t->at, text, err);
-    free(text);
+    if (!code) code = output_commit(&t->output, texts, err);
+    for (int k = 0; k < OUTPUT_PARTS; k++) free(texts[k]);
     return code;
 }
 
-static void report(struct tokenize *t, bool json)
+static void report_json(struct tokenize *t, double seconds)
 {
-    double seconds = clock_seconds() - t->begin;
-    char size[32];
-    if (json) {
-        json_t *root = json_pack("{s:s,s:I,s:I,s:I,s:I,s:i,s:s,s:f}", "out", t->out, "documents",
-                                 (json_int_t)t->at.documents, "tokens", (json_int_t)t->at.tokens, "labels",
-                                 (json_int_t)t->at.labels, "bytes", (json_int_t)t->bytes, "end",
-                                 t->corpus.end, "sha256", t->sha256, "seconds", seconds);
-        if (t->corpus.record.label)
-            json_object_set_new(root, "classes", json_integer(token_writer_classes(t->writer)));
-        json_t *first = tokenize_first(t->out, t->tokenizer);
-        if (first) json_object_set_new(root, "first", first);
-        json_print(stdout, root, JSON_COMPACT | JSON_PRESERVE_ORDER);
-        json_decref(root);
-        return;
-    }
-    char labels[48] = "", classes[48] = "";
+    const struct tokenize_output *o = &t->output;
+    json_t *root =
+        json_pack("{s:s,s:I,s:I,s:I,s:I,s:i,s:s,s:f,s:o,s:I}", "out", t->out, "documents",
+                  (json_int_t)o->at[0].documents, "tokens", (json_int_t)o->at[0].tokens, "labels",
+                  (json_int_t)o->at[0].labels, "bytes", (json_int_t)t->bytes, "end", t->corpus.end, "sha256",
+                  t->sha256, "seconds", seconds, "forms", forms_json(t), "skipped", (json_int_t)o->skipped);
     if (t->corpus.record.label)
-        snprintf(classes, sizeof classes, _(" in %d classes"), (int)token_writer_classes(t->writer));
-    if (t->at.labels < t->at.tokens)
-        snprintf(labels, sizeof labels, _(", %lld labels"), (long long)t->at.labels);
-    printf(_("%s.bin, %s.idx: %lld documents%s, %lld tokens%s of %s in %.1f s\n"), t->out, t->out,
-           (long long)t->at.documents, classes, (long long)t->at.tokens, labels,
-           size_text(size, (double)t->bytes), seconds);
+        json_object_set_new(root, "classes", json_integer(token_writer_classes(o->writers[0])));
+    if (o->parts > 1)
+        json_object_set_new(root, "val",
+                            json_pack("{s:s,s:I,s:I,s:I}", "out", o->names[1], "documents",
+                                      (json_int_t)o->at[1].documents, "tokens", (json_int_t)o->at[1].tokens,
+                                      "labels", (json_int_t)o->at[1].labels));
+    json_t *first = tokenize_first(t->out, t->tokenizer);
+    if (first) json_object_set_new(root, "first", first);
+    json_print(stdout, root, JSON_COMPACT | JSON_PRESERVE_ORDER);
+    json_decref(root);
+}
+
+static void report(struct tokenize *t)
+{
+    const struct tokenize_output *o = &t->output;
+    double seconds = clock_seconds() - t->begin;
+    char size[32], classes[48] = "", forms[256] = "";
+    size_t n = 0;
+    if (t->corpus.record.label)
+        snprintf(classes, sizeof classes, _(" in %d classes"), (int)token_writer_classes(o->writers[0]));
+    for (int k = 0; k < o->parts; k++) {
+        const struct token_position *at = &o->at[k];
+        char labels[48] = "";
+        if (at->labels < at->tokens)
+            snprintf(labels, sizeof labels, _(", %lld labels"), (long long)at->labels);
+        printf(_("%s.bin, %s.idx: %lld documents%s, %lld tokens%s of %s in %.1f s\n"), o->names[k],
+               o->names[k], (long long)at->documents, classes, (long long)at->tokens, labels,
+               size_text(size, (double)t->bytes), seconds);
+    }
+    for (int i = 0; i < RECORD_FORMS && n < sizeof forms; i++)
+        if (t->forms[i])
+            n += (size_t)snprintf(forms + n, sizeof forms - n, "%s%s %lld", n ? ", " : "",
+                                  record_form_names[i], (long long)t->forms[i]);
+    if (n) printf(_("records: %s\n"), forms);
+    if (o->skipped) printf(_("%s: %lld records left out\n"), o->skipped_name, (long long)o->skipped);
     fflush(stdout);
     tokenize_show(t->out, t->tokenizer);
 }
 
 static int run_work(struct tokenize *t, const struct arguments *args, struct error *err)
 {
-    json_t *names;
-    bool resumed = read_state(t, &names);
-    int code = check_names(t, !t->committing, err);
-    if (!code)
-        code = token_writer_open(&t->writer, t->out, tokenizer_vocabulary(t->tokenizer),
-                                 t->corpus.record.label, resumed ? &t->at : NULL, err);
-    for (size_t i = 0; i < json_array_size(names) && !code; i++)
-        (void)token_writer_class(t->writer, json_string_value(json_array_get(names, i)), err);
-    json_decref(names);
+    json_t *state = read_state(t);
+    int code = t->committing ? output_undo_names(&t->output, state, err) : 0;
+    if (!code) code = output_check_names(&t->output, !t->committing, err);
+    if (!code) code = output_open(&t->output, tokenizer_vocabulary(t->tokenizer), state, err);
+    t->corpus.skipped_before = t->output.skipped;
+    bool resumed = state;
+    json_decref(state);
     if (code) return code;
     char size[32];
     if (resumed) log_info("resuming after %s", size_text(size, (double)t->done));
@@ -334,14 +362,45 @@ static int run_work(struct tokenize *t, const struct arguments *args, struct err
     catch_signals();
     code = corpus_encode(&t->corpus, err);
     show_progress(t, true);
-    if (!code) code = token_writer_sync(t->writer, &t->at, err);
-    if (!code && !t->at.documents)
-        code = error_set(err, EXIT_FAILED, "give files with text", "the files have no text");
+    if (!code) code = output_sync(&t->output, err);
+    if (!code) code = output_check_parts(&t->output, err);
     if (!code) code = give_names(t, argument_text(args, "tokenizer", ""), err);
     if (!code) unlink(t->state);
-    else if (file_absent(t->state)) token_writer_remove(t->writer);
-    if (!code) report(t, argument_flag(args, "json"));
+    if (file_absent(t->state)) output_remove_unfinished(&t->output);
+    if (!code && argument_flag(args, "json")) report_json(t, clock_seconds() - t->begin);
+    else if (!code) report(t);
     return code;
+}
+
+/* ---- the command line ---- */
+
+/* Reads names of members, several in one value separated by commas. */
+static char **read_names(const struct arguments *args, const char *option)
+{
+    char **names = xcalloc(1, sizeof *names);
+    int count = 0;
+    const char *text;
+    for (int i = 0; (text = argument_list(args, option, i)) != NULL; i++)
+        for (size_t n; *text; text += n + (text[n] == ',')) {
+            n = strcspn(text, ",");
+            if (!n) continue;
+            names = xrealloc(names, (size_t)(count + 2) * sizeof *names);
+            names[count] = xasprintf("%.*s", (int)n, text);
+            names[++count] = NULL;
+        }
+    return names;
+}
+
+static int read_share(double *share, const char *text, struct error *err)
+{
+    char *end;
+    *share = text ? strtod(text, &end) : 0;
+    if (!text) return 0;
+    bool percent = *end == '%';
+    if (percent) *share /= 100, end++;
+    if (end != text && !*end && *share > 0 && *share < 1) return 0;
+    return error_set(err, EXIT_USAGE, "--val 5%",
+                     "--val: expected a share above 0 and below 100%%, not '%.40s'", text);
 }
 
 static int tokenize_run(const struct arguments *args, struct error *err)
@@ -349,7 +408,12 @@ static int tokenize_run(const struct arguments *args, struct error *err)
     static const char *const names[] = {"file", "line", "paragraph"};
     struct tokenize t = {.terminal = isatty(STDERR_FILENO)};
     const char *documents = argument_text(args, "documents", names[0]);
+    t.ignore = read_names(args, "ignore");
     t.corpus = (struct corpus_options){.record.label = argument_text(args, "label", NULL),
+                                       .record.ignore = t.ignore,
+                                       .unpacker = &unpack_text,
+                                       .skip = argument_int(args, "skip-bad", 0),
+                                       .skipped = write_skipped,
                                        .files = args->operands,
                                        .file_count = args->operand_count,
                                        .threads = (int)argument_int(args, "threads", processors_cores("")),
@@ -357,11 +421,15 @@ static int tokenize_run(const struct arguments *args, struct error *err)
                                        .context = &t};
     for (int i = 0; i < 3; i++)
         if (strcmp(names[i], documents) == 0) t.corpus.documents = (enum corpus_documents)i;
-    int code = open_output(&t, args, err);
+    int code = read_share(&t.corpus.validation, argument_text(args, "val", NULL), err);
+    t.corpus.record.hashes = t.corpus.validation > 0;
+    if (!code) code = open_output(&t, args, err);
     if (!code) code = open_tokenizer(&t, args, err);
     if (!code) code = describe(&t, err);
     if (!code) code = run_work(&t, args, err);
-    token_writer_close(t.writer);
+    output_close(&t.output);
+    for (int i = 0; t.ignore[i]; i++) free(t.ignore[i]);
+    free(t.ignore);
     tokenizer_close(t.tokenizer);
     tokenizer_settings_free(&t.settings);
     json_decref(t.experiment);
@@ -380,6 +448,12 @@ static const struct option options[] = {
      "form of conversations (default: that of the tokenizer, if its template is a published one of these)"},
     {"label", 0, OPTION_TEXT, "KEY", NULL, 0, 0,
      "key of the class of each record, to train a classifier: write NAME.classes as well"},
+    {"ignore", 0, OPTION_LIST, "MEMBER", NULL, 0, 0,
+     "leave this member out of records and messages; a,b for several; may be repeated"},
+    {"skip-bad", 0, OPTION_INT, "N", NULL, 0, 1000000000,
+     "leave out up to N records that cannot be read, and list them in NAME.skipped (default 0)"},
+    {"val", 0, OPTION_TEXT, "SHARE", NULL, 0, 0,
+     "write this share of the documents, as 5%, to NAME-val.bin instead; equal records stay together"},
     {"end", 0, OPTION_TEXT, "TOKEN", NULL, 0, 0,
      "token after each document, or none (default: eos_token of tokenizer_config.json)"},
     {"threads", 0, OPTION_INT, "N", NULL, 1, 256, "number of threads (default: all cores)"},
@@ -393,7 +467,7 @@ const struct command cmd_tokenize = {
     "convert text to tokens for training",
     "meopt tokenize books/*.txt --tokenizer gpt2/ -o books\n"
     "meopt tokenize web.jsonl --tokenizer Qwen3-0.6B/ -o web\n"
-    "meopt tokenize chats.jsonl --tokenizer Qwen3-0.6B/ -o chats\n"
+    "meopt tokenize chats.jsonl --tokenizer Qwen3-0.6B/ --val 5% -o chats\n"
     "meopt tokenize reviews.jsonl --tokenizer bert/ --label label -o reviews",
     options,
     1,

@@ -9,6 +9,7 @@
 struct file_kind {
     const char *is;   /* "compressed by gzip"; marked for translation */
     const char *hint; /* how its text or tokens are had; NULL: none */
+    bool packed;      /* it is a file compressed by itself, which fetch/inflate.h reads */
 };
 /* Returns the kind of a file that is no text, NULL: none that is known. certain: by at least four bytes,
  * which numbers hardly have by chance. */

@@ -327,8 +327,8 @@ static int write_description(struct token_writer *w, struct part *to, struct err
     return code ? code : part_flush(to, err);
 }
 
-int token_writer_commit(struct token_writer *w, struct token_position *at, const char *description,
-                        struct error *err)
+int token_writer_prepare(struct token_writer *w, struct token_position *at, const char *description,
+                         struct error *err)
 {
     w->description = description;
     int code = token_writer_sync(w, at, err);
@@ -336,10 +336,20 @@ int token_writer_commit(struct token_writer *w, struct token_position *at, const
     if (!code) code = write_whole(w, ".idx", write_index, err);
     if (!code && w->classes.path) code = write_whole(w, ".classes", write_classes, err);
     if (!code && w->labels.path) code = write_whole(w, ".labels", write_labels, err);
-    if (!code) code = rename_tokens(w, err);
-    struct part *const parts[] = {&w->lengths, &w->classes, &w->labels};
-    for (int i = 0; i < 3 && !code; i++)
-        if (parts[i]->path) unlink(parts[i]->path);
+    return code;
+}
+
+int token_writer_commit(struct token_writer *w, struct error *err) { return rename_tokens(w, err); }
+
+int token_writer_renamed(const char *name, struct error *err)
+{
+    char *part = xasprintf("%s.part", name);
+    int code = 0;
+    if (!file_absent(name) && file_absent(part) && rename(name, part) != 0) {
+        code = error_errno(err, EXIT_FAILED, NULL, "cannot rename it to %s", part);
+        error_at(err, name, 0, 0);
+    }
+    free(part);
     return code;
 }
 

@@ -40,11 +40,15 @@ int token_writer_add(struct token_writer *writer, const int32_t *ids, int64_t co
                      int32_t class, struct error *err);
 /* Writes to the disk, and returns the position. */
 int token_writer_sync(struct token_writer *writer, struct token_position *at, struct error *err);
-/* Writes the description X.json (NULL: none), the index, classes and labels, then gives X.bin its name. All
- * parts stay until then, so that a command that is killed meanwhile is resumed; it finds its own files
- * again by their bytes. A different file of one of these names is an error. */
-int token_writer_commit(struct token_writer *writer, struct token_position *at, const char *description,
-                        struct error *err);
+/* Writes the description X.json (NULL: none), the index, classes and labels under their names. All parts stay
+ * until the commit, so that a command that is killed meanwhile is resumed; it finds its own files again by
+ * their bytes. A different file of one of these names is an error. */
+int token_writer_prepare(struct token_writer *writer, struct token_position *at, const char *description,
+                         struct error *err);
+/* Gives X.bin of a writer that is prepared its name. Then remove the position, and the unfinished files. */
+int token_writer_commit(struct token_writer *writer, struct error *err);
+/* Undoes what a killed command began: renames `name` to name.part if that is not there. */
+int token_writer_renamed(const char *name, struct error *err);
 /* Removes the unfinished files, which no position refers to. */
 void token_writer_remove(struct token_writer *writer);
 /* Frees the writer. The unfinished files stay. */

@@ -9,10 +9,16 @@
 
 enum { MOST_FIRST = 64 << 20 }; /* bytes of the first object, which shows what a file has */
 
+/* Compares the end of a name, without that of a compressed file. */
 static bool ends_with(const char *path, const char *end)
 {
-    size_t n = strlen(path), m = strlen(end);
-    return n > m && strcasecmp(path + n - m, end) == 0;
+    static const char *const packed[] = {".gz", ".zst", ".xz"};
+    size_t n = strlen(path), m = strlen(end), k = 0;
+    for (int i = 0; i < 3 && !k; i++) {
+        k = strlen(packed[i]);
+        if (n <= k || strcasecmp(path + n - k, packed[i]) != 0) k = 0;
+    }
+    return n - k > m && strncasecmp(path + n - k - m, end, m) == 0;
 }
 
 static bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
@@ -63,11 +69,18 @@ int text_container_next(const char *text, size_t bytes, size_t at, bool array, b
     return -1;
 }
 
+bool text_container_decides(const char *text, size_t bytes)
+{
+    size_t at = skip_space(text, bytes, 0);
+    if (at < bytes && text[at] == '[') at = skip_space(text, bytes, at + 1);
+    return (at < bytes && text[at] != '{') || bytes >= MOST_FIRST || object_end(text, bytes, at);
+}
+
 /* Returns whether a text begins with a record. *several: of several lines. */
 static bool begins_record(const char *text, size_t bytes, bool *several)
 {
-    static const char *const keys[] = {"text",       "messages",      "prompt",
-                                       "completion", "conversations", "instruction"};
+    static const char *const keys[] = {"text",          "messages",    "prompt", "completion",
+                                       "conversations", "instruction", "chosen", "output"};
     size_t at = skip_space(text, bytes, 0);
     if (at < bytes && text[at] == '[') at = skip_space(text, bytes, at + 1);
     if (at == bytes || text[at] != '{') return false;

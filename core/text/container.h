@@ -18,6 +18,9 @@ enum text_container {
 int text_container(enum text_container *container, const char *path, const char *text, size_t bytes,
                    struct error *err);
 
+/* Returns whether the first `bytes` bytes of a longer text are enough for text_container. */
+bool text_container_decides(const char *text, size_t bytes);
+
 /* Finds the next object of CONTAINER_VALUES from `at` on, which is the begin of the file (first) or the end
  * of an object. Returns 1, *begin and *end; 0: there is none; -1 with an error at *begin. */
 int text_container_next(const char *text, size_t bytes, size_t at, bool array, bool first, size_t *begin,

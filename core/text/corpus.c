@@ -10,17 +10,30 @@
 
 enum { JOB_BYTES = 1 << 20, MOST_JOB = 16 << 20, MOST_LINE = 256 << 20 };
 
+/* A record that is left out. */
+struct bad_record {
+    size_t at, why; /* in the text; in the reasons: what and hint, each with its NUL */
+};
+
 struct job {
     const char *text;
     size_t bytes;
+    struct text_buffer own; /* the text of a compressed file */
+    int64_t offset, lines;  /* of the text; the lines before it, -1: not counted */
+    int64_t read;           /* bytes of the file */
     enum text_container container;
     bool array, first; /* of CONTAINER_VALUES: the file has one array; the job begins with the file */
     bool begins, ends; /* a document, if documents are files */
+    bool validation;   /* the document that is encoded belongs to this part */
     struct corpus_position after;
     struct token_list tokens;
     struct corpus_piece *pieces;
     int64_t piece_count, piece_capacity;
     struct text_buffer names; /* classes of the documents in turn, each with its NUL */
+    int64_t forms[RECORD_FORMS];
+    struct bad_record *bad_records;
+    int64_t bad_count, bad_capacity;
+    struct text_buffer reasons;
     struct error err;
     int code;
     size_t bad; /* offset of the error */
@@ -32,6 +45,7 @@ struct corpus {
     struct job *jobs; /* a ring */
     int ring;
     int64_t begun, taken, written; /* jobs */
+    int64_t skipped;               /* records */
     bool stops;
     bool breaks[TEXT_BREAK_COUNT]; /* before which a document may be cut */
     pthread_mutex_t lock;
@@ -40,13 +54,22 @@ struct corpus {
 
 /* ---- documents ---- */
 
+/* Returns whether the document with this hash belongs to the validation part. */
+static bool is_validation(const struct corpus_options *o, uint64_t hash)
+{
+    hash = (hash ^ hash >> 30) * 0xBF58476D1CE4E5B9u; /* splitmix64's last steps (Steele et al. 2014) */
+    hash = (hash ^ hash >> 27) * 0x94D049BB133111EBu;
+    return (double)((hash ^ hash >> 31) >> 11) / 9007199254740992. < o->validation;
+}
+
 static void end_piece(struct job *j, int64_t before, bool label, bool ends)
 {
     if (j->piece_count == j->piece_capacity) {
         j->piece_capacity = 2 * j->piece_capacity + 64;
         j->pieces = xrealloc(j->pieces, (size_t)j->piece_capacity * sizeof *j->pieces);
     }
-    j->pieces[j->piece_count++] = (struct corpus_piece){j->tokens.count - before, label, ends, NULL};
+    j->pieces[j->piece_count++] =
+        (struct corpus_piece){j->tokens.count - before, label, ends, j->validation, NULL};
 }
 
 /* Encodes a span of a document. plain: with the tokens before and after a document that begins and ends. */
@@ -77,6 +100,7 @@ static int encode_record(const struct corpus_options *o, struct encoder *e, stru
                          struct text_record *r, const char *line, size_t bytes)
 {
     int code = text_record_read(r, line, bytes, &o->record, &j->err);
+    j->validation = !code && is_validation(o, r->hash);
     if (!code && o->record.label) {
         text_append(&j->names, r->class.data, r->class.count);
         text_append(&j->names, "", 1);
@@ -86,6 +110,48 @@ static int encode_record(const struct corpus_options *o, struct encoder *e, stru
     for (int64_t i = 0; i < r->count && !code; i++)
         code = encode_span(o, e, j, r->text.data, r->spans[i], i == 0, i + 1 == r->count, r->plain);
     return code;
+}
+
+static int check_utf8(struct job *j, const char *text, size_t bytes)
+{
+    size_t bad = utf8_invalid(text, bytes);
+    if (bad == bytes) return 0;
+    j->bad += bad;
+    return error_set(&j->err, EXIT_FAILED, "convert it: iconv -t UTF-8; unpack it if it is compressed",
+                     "byte 0x%02X is not UTF-8", (uint8_t)text[bad]);
+}
+
+/* Keeps the reason why the record at `at` is left out. */
+static void leave_out(struct job *j, size_t at)
+{
+    if (j->bad_count == j->bad_capacity) {
+        j->bad_capacity = 2 * j->bad_capacity + 16;
+        j->bad_records = xrealloc(j->bad_records, (size_t)j->bad_capacity * sizeof *j->bad_records);
+    }
+    j->bad_records[j->bad_count++] = (struct bad_record){at, j->reasons.count};
+    text_append(&j->reasons, j->err.what, strlen(j->err.what) + 1);
+    text_append(&j->reasons, j->err.hint, strlen(j->err.hint) + 1);
+}
+
+/* Encodes the record at an offset of the job's text. One that cannot be read is left out, if the options
+ * allow it; once there are more than these, the job ends with the last one. */
+static int add_record(const struct corpus_options *o, struct encoder *e, struct job *j, struct text_record *r,
+                      size_t at, size_t bytes)
+{
+    int64_t tokens = j->tokens.count, pieces = j->piece_count;
+    size_t names = j->names.count;
+    j->bad = at;
+    int code = check_utf8(j, j->text + at, bytes);
+    bool read = !code;
+    if (read) code = encode_record(o, e, j, r, j->text + at, bytes);
+    if (!code) j->forms[r->form]++;
+    bool no_template = read && !r->plain && !o->record.chat; /* which is no fault of the record */
+    if (!code || !o->skip || no_template) return code;
+    j->tokens.count = tokens;
+    j->piece_count = pieces;
+    j->names.count = names;
+    leave_out(j, at);
+    return 0;
 }
 
 /* Returns the length of the document at the start of a text, and in *next where the next one begins. */
@@ -127,11 +193,11 @@ static int encode_values(const struct corpus_options *o, struct encoder *e, stru
 {
     int found, code = 0;
     bool first = j->first;
-    for (size_t at = 0, begin; !code; first = false) {
+    for (size_t at = 0, begin; at < j->bytes && !code && j->bad_count <= o->skip; first = false) {
         found = text_container_next(j->text, j->bytes, at, j->array, first, &begin, &at, &j->err);
         j->bad = begin;
         if (found < 1) return found ? j->err.code : 0;
-        code = encode_record(o, e, j, record, j->text + begin, at - begin);
+        code = add_record(o, e, j, record, begin, at - begin);
     }
     return code;
 }
@@ -143,12 +209,15 @@ static int encode_lines(const struct corpus_options *o, struct encoder *e, struc
     bool records = j->container == CONTAINER_LINES,
          paragraph = !records && o->documents == DOCUMENT_PARAGRAPH;
     int code = 0;
-    for (size_t at = 0, next; at < j->bytes && !code; at += next) {
+    for (size_t at = 0, next; at < j->bytes && !code && j->bad_count <= o->skip; at += next) {
         const char *text = j->text + at;
         size_t n = document_length(text, j->bytes - at, paragraph, &next);
         j->bad = at;
-        if (n && records) code = encode_record(o, e, j, record, text, n);
-        else if (n) code = encode_document(o, e, j, text, n, true, true);
+        if (n && records) code = add_record(o, e, j, record, at, n);
+        else if (n) {
+            j->validation = o->record.hashes && is_validation(o, hash_bytes(text, n));
+            code = encode_document(o, e, j, text, n, true, true);
+        }
     }
     return code;
 }
@@ -156,16 +225,12 @@ static int encode_lines(const struct corpus_options *o, struct encoder *e, struc
 static int encode_job(const struct corpus_options *o, struct encoder *e, struct job *j)
 {
     bool text = j->container == CONTAINER_TEXT;
-    size_t bad = utf8_invalid(j->text, j->bytes);
     struct text_record record = {0};
-    const char *nul = text ? memchr(j->text, 0, bad) : NULL;
-    j->bad = nul ? (size_t)(nul - j->text) : bad;
+    const char *nul = text ? memchr(j->text, 0, utf8_invalid(j->text, j->bytes)) : NULL;
+    j->bad = nul ? (size_t)(nul - j->text) : 0;
     if (nul)
         return error_set(&j->err, EXIT_FAILED, "remove it; is the file a text?", "a text has no NUL bytes");
-    if (bad < j->bytes)
-        return error_set(&j->err, EXIT_FAILED, "convert it: iconv -t UTF-8; unpack it if it is compressed",
-                         "byte 0x%02X is not UTF-8", (uint8_t)j->text[bad]);
-    j->bad = 0;
+    if (text && check_utf8(j, j->text, j->bytes)) return j->err.code;
     if (o->record.label && text)
         return error_set(&j->err, EXIT_FAILED, "write the texts and their classes to a .jsonl file",
                          "has no records, which --label requires");
@@ -192,8 +257,9 @@ static void *work(void *context)
         }
         struct job *j = &c->jobs[c->taken++ % c->ring];
         pthread_mutex_unlock(&c->lock);
-        j->tokens.count = j->piece_count = 0;
-        j->names.count = 0;
+        j->tokens.count = j->piece_count = j->bad_count = 0;
+        j->names.count = j->reasons.count = 0;
+        memset(j->forms, 0, sizeof j->forms);
         j->code = encode_job(c->o, e, j);
         progress_mark();
         pthread_mutex_lock(&c->lock);
@@ -205,17 +271,33 @@ static void *work(void *context)
     return NULL;
 }
 
-/* Returns the line of a position in a file. */
-static int line_of(const struct file_map *map, const char *at)
+/* Sets the place of an error in a job's text. */
+static int error_in_job(struct error *err, const char *path, struct text_source *source, const struct job *j,
+                        size_t at)
 {
-    int line = 1;
-    for (const char *p = (const char *)map->data; (p = memchr(p, '\n', (size_t)(at - p))) != NULL; p++)
-        line++;
-    return line;
+    int64_t before = j->lines >= 0 ? j->lines : text_source_lines(source, j->offset);
+    return error_at(err, path, text_line_at(before, j->text, at), 0);
+}
+
+/* Reports the records of a job that are left out; an error if there are more than may be. */
+static int write_skipped(struct corpus *c, const char *path, struct text_source *source, const struct job *j,
+                         struct error *err)
+{
+    int code = 0;
+    for (int64_t i = 0; i < j->bad_count && !code; i++) {
+        const char *what = j->reasons.data + j->bad_records[i].why, *hint = what + strlen(what) + 1;
+        struct error why;
+        if (c->skipped == c->o->skip) hint = N_("raise --skip-bad, which allows no more, or repair the file");
+        error_set(&why, EXIT_FAILED, *hint ? hint : NULL, "%s", what);
+        code = error_in_job(&why, path, source, j, j->bad_records[i].at);
+        if (c->skipped++ < c->o->skip) code = c->o->skipped(c->o->context, &why, err);
+        else *err = why;
+    }
+    return code;
 }
 
 /* Writes the oldest job's result once it is done. */
-static int write_oldest(struct corpus *c, const char *file, const struct file_map *map, struct error *err)
+static int write_oldest(struct corpus *c, const char *path, struct text_source *source, struct error *err)
 {
     struct job *j = &c->jobs[c->written % c->ring];
     pthread_mutex_lock(&c->lock);
@@ -223,15 +305,18 @@ static int write_oldest(struct corpus *c, const char *file, const struct file_ma
     pthread_mutex_unlock(&c->lock);
     c->written++;
     j->state = JOB_FREE;
+    int code = write_skipped(c, path, source, j, err);
+    if (code) return code;
     if (j->code) {
         *err = j->err;
-        return error_at(err, file, line_of(map, j->text + j->bad), 0);
+        return error_in_job(err, path, source, j, j->bad);
     }
     struct corpus_result r = {.tokens = &j->tokens,
                               .pieces = j->pieces,
                               .piece_count = j->piece_count,
-                              .bytes = (int64_t)j->bytes,
+                              .bytes = j->read,
                               .after = j->after};
+    memcpy(r.forms, j->forms, sizeof r.forms);
     return c->o->write(c->o->context, &r, err);
 }
 
@@ -284,34 +369,47 @@ static size_t find_end(const struct corpus *c, const char *text, size_t bytes, b
 }
 
 /* Returns the bytes of the next job of records that are no lines; 0 with an error at *bad. */
-static size_t find_values_end(const struct job *j, size_t left, const char **bad, struct error *err)
+static size_t find_values_end(const struct job *j, const char *text, size_t left, size_t *bad,
+                              struct error *err)
 {
-    size_t begin, at = 0;
+    size_t at = 0;
     bool first = j->first;
     for (int found; at < JOB_BYTES; first = false) {
-        found = text_container_next(j->text, left, at, j->array, first, &begin, &at, err);
-        *bad = j->text + begin;
+        found = text_container_next(text, left, at, j->array, first, bad, &at, err);
         if (found < 1) return found ? 0 : left;
     }
     return at;
 }
 
-/* Fills the job that begins at `at`, without `inside`; returns its bytes, 0 with an error. */
-static size_t fill_job(const struct corpus *c, struct job *j, const struct file_map *map, size_t at,
-                       const char *path, struct error *err)
+/* Fills the job that comes next, without `inside`; returns its bytes. 0: the end of the text, or an error. */
+static size_t fill_job(const struct corpus *c, struct job *j, struct text_source *source, const char *path,
+                       struct error *err)
 {
     const struct corpus_options *o = c->o;
-    bool text = j->container == CONTAINER_TEXT;
-    const char *bad = NULL;
-    size_t left = map->bytes - at;
-    j->text = (const char *)map->data + at;
-    j->bytes = j->container == CONTAINER_VALUES
-                   ? find_values_end(j, left, &bad, err)
-                   : find_end(c, j->text, left, text && o->documents == DOCUMENT_FILE,
-                              text && o->documents == DOCUMENT_PARAGRAPH, err);
-    j->ends = j->bytes == left;
-    if (!j->bytes) error_at(err, path, bad ? line_of(map, bad) : 0, 0);
-    return j->bytes;
+    bool text = j->container == CONTAINER_TEXT, whole = text && o->documents == DOCUMENT_FILE,
+         paragraph = text && o->documents == DOCUMENT_PARAGRAPH, all = false;
+    size_t left = 0, n = 0, bad = 0;
+    err->code = 0;
+    for (size_t want = 2 * JOB_BYTES; !all && (n == 0 || n == left) && left <= MOST_LINE; want *= 2) {
+        int code = text_source_view(source, want, &j->text, &left, &all, err);
+        if (code) return error_at(err, path, 0, 0), 0;
+        if (!left) return 0;
+        n = j->container == CONTAINER_VALUES ? find_values_end(j, j->text, left, &bad, err)
+                                             : find_end(c, j->text, left, whole, paragraph, err);
+    }
+    if (n == left && !all)
+        n = 0, error_set(err, EXIT_FAILED, NULL, "a record is longer than %d MiB", MOST_LINE >> 20);
+    j->offset = source->offset;
+    j->lines = source->stream ? source->lines : -1;
+    if (!n) return error_in_job(err, path, source, j, bad), 0;
+    err->code = 0;
+    j->bytes = n;
+    j->ends = all && n == left;
+    if (!source->stream) return n;
+    j->own.count = 0;
+    text_append(&j->own, j->text, n);
+    j->text = j->own.data;
+    return n;
 }
 
 /* Waits until no thread reads the file of the jobs. */
@@ -324,53 +422,91 @@ static void drop_jobs(struct corpus *c)
     pthread_mutex_unlock(&c->lock);
 }
 
-static int encode_file(struct corpus *c, int64_t file, struct corpus_position from, struct error *err)
-{
-    const struct corpus_options *o = c->o;
-    const char *path = o->files[file];
-    struct file_map map;
+/* What a file is, found at its start. */
+struct file_form {
     enum text_container container;
-    int code = file_map_open(&map, path, err);
-    if (code) return code;
-    size_t at = (size_t)from.offset,
-           mark = map.bytes >= 3 && memcmp(map.data, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
-    const char *begin = map.bytes ? (const char *)map.data + mark : "";
-    bool inside = from.inside;
-    code = text_container(&container, path, begin, map.bytes - mark, err);
-    if (code) error_at(err, path, 0, 0);
-    bool whole = container == CONTAINER_TEXT && o->documents == DOCUMENT_FILE,
-         array = container == CONTAINER_VALUES && begin[strspn(begin, " \t\r\n")] == '[';
-    if (at < mark) at = mark;
-    while (!code && at < map.bytes) {
-        if (c->begun - c->written == c->ring && (code = write_oldest(c, path, &map, err)) != 0) break;
+    bool array, validation; /* validation: of a file that is one document */
+    size_t mark;            /* bytes of a byte order mark */
+};
+
+static int find_form(const struct corpus_options *o, struct file_form *f, struct text_source *source,
+                     const char *path, struct error *err)
+{
+    const char *text;
+    size_t bytes = 0;
+    bool all = false, decided = false;
+    for (size_t want = JOB_BYTES; !all && !decided; want *= 2) {
+        int code = text_source_view(source, want, &text, &bytes, &all, err);
+        if (code) return error_at(err, path, 0, 0);
+        decided = text_container_decides(text, bytes);
+    }
+    f->mark = bytes >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
+    text += f->mark;
+    bytes -= f->mark;
+    if (text_container(&f->container, path, text, bytes, err)) return error_at(err, path, 0, 0);
+    size_t begin = 0;
+    while (begin < bytes && strchr(" \t\r\n", text[begin]) && text[begin]) begin++;
+    f->array = f->container == CONTAINER_VALUES && begin < bytes && text[begin] == '[';
+    f->validation =
+        o->record.hashes && is_validation(o, hash_bytes(text, bytes < JOB_BYTES ? bytes : JOB_BYTES));
+    return 0;
+}
+
+/* Fills jobs and writes those that are done, up to the end of the file. */
+static int encode_source(struct corpus *c, int64_t file, bool inside, const struct file_form *f,
+                         struct text_source *source, struct error *err)
+{
+    const char *path = c->o->files[file];
+    bool whole = f->container == CONTAINER_TEXT && c->o->documents == DOCUMENT_FILE;
+    int64_t read = source->stream ? source->unpacker->consumed(source->stream) : 0;
+    struct error problem = {0};
+    int code = 0;
+    for (size_t n = 1; n && !code;) {
+        if (c->begun - c->written == c->ring && (code = write_oldest(c, path, source, err)) != 0) break;
         struct job *j = &c->jobs[c->begun % c->ring];
-        j->container = container;
-        j->array = array;
-        j->first = at == mark;
+        j->container = f->container;
+        j->array = f->array;
+        j->validation = f->validation;
+        j->first = source->offset == (int64_t)f->mark;
         j->begins = !inside;
-        size_t n = fill_job(c, j, &map, at, path, err);
-        if (!n) {
-            code = err->code;
-            break;
-        }
-        at += n;
+        n = fill_job(c, j, source, path, &problem);
+        if (!n) break;
+        text_source_advance(source, n);
+        int64_t now = source->stream ? source->unpacker->consumed(source->stream) : 0;
+        j->read = source->stream ? now - read : (int64_t)n;
+        read = now;
         inside = whole && !j->ends;
-        j->after = (struct corpus_position){j->ends ? file + 1 : file, j->ends ? 0 : (int64_t)at, inside};
+        j->after = (struct corpus_position){j->ends ? file + 1 : file, j->ends ? 0 : source->offset, inside};
         j->state = JOB_WAITS;
         pthread_mutex_lock(&c->lock);
         c->begun++;
         pthread_cond_signal(&c->work);
         pthread_mutex_unlock(&c->lock);
     }
-    while (!code && c->written < c->begun) code = write_oldest(c, path, &map, err);
+    while (!code && c->written < c->begun) code = write_oldest(c, path, source, err);
+    if (!code && problem.code) code = (*err = problem).code; /* after those of the records before it */
+    return code;
+}
+
+static int encode_file(struct corpus *c, int64_t file, struct corpus_position from, struct error *err)
+{
+    const char *path = c->o->files[file];
+    struct text_source source;
+    struct file_form form = {0};
+    int code = text_source_open(&source, path, c->o->unpacker, err);
+    if (code) return code;
+    code = find_form(c->o, &form, &source, path, err);
+    int64_t at = from.offset > (int64_t)form.mark ? from.offset : (int64_t)form.mark;
+    if (!code && text_source_skip(&source, at, err)) code = error_at(err, path, 0, 0);
+    if (!code) code = encode_source(c, file, from.inside, &form, &source, err);
     if (code) drop_jobs(c);
-    file_map_close(&map);
+    text_source_close(&source);
     return code;
 }
 
 int corpus_encode(const struct corpus_options *o, struct error *err)
 {
-    struct corpus c = {.o = o, .ring = 2 * o->threads + 2};
+    struct corpus c = {.o = o, .ring = 2 * o->threads + 2, .skipped = o->skipped_before};
     pthread_t *threads = xcalloc((size_t)o->threads, sizeof *threads);
     int started = 0, code = 0;
     c.jobs = xcalloc((size_t)c.ring, sizeof *c.jobs);
@@ -393,7 +529,10 @@ int corpus_encode(const struct corpus_options *o, struct error *err)
     for (int i = 0; i < c.ring; i++) {
         token_list_free(&c.jobs[i].tokens);
         text_free(&c.jobs[i].names);
+        text_free(&c.jobs[i].own);
+        text_free(&c.jobs[i].reasons);
         free(c.jobs[i].pieces);
+        free(c.jobs[i].bad_records);
     }
     pthread_mutex_destroy(&c.lock);
     pthread_cond_destroy(&c.work);

@@ -47,41 +47,17 @@ int text_record_ask(struct text_record *r, const struct chat_template *c, const 
     return code;
 }
 
-#define NONE "null|false|[]|{}|\"\""
-
-/* A record of messages, or of prompt and completion: what else it has is where it comes from (id, source),
- * which no training learns; but not these. */
-static const struct json_member record_members[] = {
-    {"functions", NONE}, {"documents", NONE}, {"system", NONE},  {"history", NONE}, {"images", NONE},
-    {"image", NONE},     {"videos", NONE},    {"audios", NONE},  {"chosen", NONE},  {"text_pair", NONE},
-    {"rejected", NONE},  {"weight", "1"},     {"train", "true"}, {"*", NULL},       {0}};
-static const struct json_member no_tools[] = {{"tools", NONE}, {"*", NULL}, {0}};
-static const struct json_member template_arguments[] = {
-    {"enable_thinking", NULL}, /* of a question that is asked: no template writes it into a conversation */
-    {"tools", NONE},
-    {"date_string", NULL},
-    {"add_generation_prompt", "false"},
-    {0}};
-
-static int check_record(const json_t *root, bool messages, struct error *err)
-{
-    int code = json_members_check(root, record_members, NULL, "record",
-                                  N_("write it into the texts, or remove it"), err);
-    if (!code && !messages)
-        code = json_members_check(root, no_tools, NULL, "record", N_("write it into the texts, or remove it"),
-                                  err);
-    if (!code)
-        code = json_members_check(json_object_get(root, "chat_template_kwargs"), template_arguments, NULL,
-                                  "chat_template_kwargs", N_("remove it from the record"), err);
-    return code ? err->code = EXIT_FAILED : 0;
-}
-
 static int read_messages(struct text_record *r, const struct text_record_options *o, const json_t *root,
                          const json_t *messages, struct error *err)
 {
     const json_t *tools = json_object_get(root, "tools"),
                  *date = json_object_get(json_object_get(root, "chat_template_kwargs"), "date_string");
     const struct conversation of = {.messages = messages, .tools = tools, .date = json_string_value(date)};
+    bool list = !tools || json_is_null(tools) || json_is_array(tools), text = !date || json_is_string(date);
+    if (!list || !text)
+        return error_set(err, EXIT_FAILED, list ? NULL : N_("write the functions as a list of objects"),
+                         "\"%s\" of a record is not %s", list ? "date_string" : "tools",
+                         list ? _("a text") : _("a list"));
     if (!o->chat && o->no_chat) *err = *o->no_chat;
     if (!o->chat)
         return o->no_chat ? err->code
@@ -122,81 +98,29 @@ static int read_class(struct text_record *r, const json_t *root, const char *key
                      "a record has no class under \"%.40s\"", key);
 }
 
-/* Returns the messages of a prompt and its completion, of which the completion's answers alone are learnt. */
-static json_t *join_messages(json_t *prompt, json_t *completion)
-{
-    json_t *both = json_deep_copy(prompt), *message;
-    size_t i;
-    json_array_foreach(both, i, message)
-    {
-        const char *role = json_string_value(json_object_get(message, "role"));
-        if (role && strcmp(role, "assistant") == 0) json_object_set_new(message, "train", json_false());
-    }
-    json_array_extend(both, completion);
-    return both;
-}
-
-/* Reads a prompt and its completion, which are texts. */
-static int read_completion(struct text_record *r, const json_t *prompt, const json_t *completion,
-                           struct error *err)
-{
-    text_record_add(r, json_string_value(prompt), json_string_length(prompt), false);
-    text_record_add(r, json_string_value(completion), json_string_length(completion), true);
-    if (json_string_length(completion)) return 0;
-    return error_set(err, EXIT_FAILED, "remove the record", "the completion is empty: nothing to learn");
-}
-
-/* Refuses a record without what is learnt; forms that other programs read have a hint. */
-static int refuse_record(const json_t *root, struct error *err)
-{
-    static const struct {
-        const char *key, *hint;
-    } forms[] = {
-        {"conversations", N_("rename its members: \"messages\" for \"conversations\", role for from (user, "
-                             "assistant), content for value")},
-        {"instruction", N_("write instruction and input as \"prompt\", output as \"completion\"")},
-        {"question", N_("rename its members: \"prompt\" and \"completion\"")},
-        {"content", N_("rename it: \"text\"")},
-    };
-    const char *hint = N_("one object per line, as {\"text\": \"...\"}");
-    for (size_t i = sizeof forms / sizeof *forms; i-- > 0;)
-        if (json_object_get(root, forms[i].key)) hint = forms[i].hint;
-    return error_set(err, EXIT_FAILED, hint,
-                     "a record has no \"text\", \"messages\" or \"prompt\" and \"completion\"");
-}
-
 int text_record_read(struct text_record *r, const char *line, size_t bytes,
-                     const struct text_record_options *options, struct error *err)
+                     const struct text_record_options *o, struct error *err)
 {
-    const char *label = options->label;
     json_error_t why;
-    json_t *root = json_parse(line, bytes, JSON_ALLOW_NUL, &why), *text = json_object_get(root, "text"),
-           *prompt = json_object_get(root, "prompt"), *completion = json_object_get(root, "completion"),
-           *messages = json_array_size(prompt) && json_array_size(completion)
-                           ? join_messages(prompt, completion)
-                           : json_incref(json_object_get(root, "messages"));
-    bool plain = label || !json_is_array(messages);
-    int code = 0;
+    json_t *root = json_parse(line, bytes, JSON_ALLOW_NUL, &why);
+    struct record_content c = {.form = FORM_TEXT};
     r->text.count = 0;
     r->count = 0;
-    r->plain = plain;
-    if (!root)
-        code = error_set(err, EXIT_FAILED, "one JSON object per line", "is not JSON: %.200s", why.text);
-    else if (label && !json_is_string(text))
-        code = error_set(err, EXIT_FAILED, "one object per line, as {\"text\": \"...\", \"label\": \"good\"}",
-                         "a record has no \"text\", which --label requires");
-    else if (label || !plain || json_is_string(completion)) code = check_record(root, !plain, err);
+    record_ignore(root, o->ignore);
+    int code = root
+                   ? record_form_read(&c, root, o->label, err)
+                   : error_set(err, EXIT_FAILED, "one JSON object per line", "is not JSON: %.200s", why.text);
+    r->form = c.form;
+    r->plain = !c.messages;
+    if (!code && o->hashes) r->hash = record_hash(root);
     if (code) r->count = 0;
-    else if (label) {
-        text_record_add(r, json_string_value(text), json_string_length(text), true);
-        code = read_class(r, root, label, err);
-    } else if (!plain) code = read_messages(r, options, root, messages, err);
-    else if (json_is_string(prompt) && json_is_string(completion))
-        code = read_completion(r, prompt, completion, err);
-    else if (json_is_string(text))
-        text_record_add(r, json_string_value(text), json_string_length(text), true);
-    else code = refuse_record(root, err);
-    json_decref(messages);
+    else if (c.messages) code = read_messages(r, o, root, c.messages, err);
+    else {
+        text_record_add(r, json_string_value(c.prompt), json_string_length(c.prompt), false);
+        text_record_add(r, json_string_value(c.text), json_string_length(c.text), true);
+        if (o->label) code = read_class(r, root, o->label, err);
+    }
+    json_decref(c.messages);
     json_decref(root);
     return code;
 }

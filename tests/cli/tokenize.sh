@@ -265,10 +265,6 @@ printf '{"id": 3, "source": "web", "tools": [], "system": null, "chat_template_k
  "messages": [{"role": "user", "content": "Hi", "name": "Ann"}, {"role": "assistant", "content": "Yes", "tool_calls": null, "refusal": null}]}' >origin.json
 "$MEOPT" tokenize origin.json --tokenizer chat --template qwen2 -o from >out || fail "where a record comes from"
 cmp from.bin qwen2.bin || fail "where a record comes from is learnt"
-printf '{"conversations": [{"from": "human", "value": "Q"}]}\n' >wrong.jsonl
-refused 1 'messages.*from' wrong.jsonl --tokenizer chat -o x
-printf '{"instruction": "Q", "input": "", "output": "A"}\n' >wrong.jsonl
-refused 1 'instruction.*prompt' wrong.jsonl --tokenizer chat -o x
 printf '{"text": "Q", "text_pair": "A", "label": 1}\n' >wrong.jsonl
 refused 1 'text_pair' wrong.jsonl --tokenizer chat --label label -o x
 # Members of the files next to the tokenizer: unknown ones, and those that contradict tokenizer.json.

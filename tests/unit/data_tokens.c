@@ -293,7 +293,9 @@ static void labels_are_those_of_the_file(void **state)
         token_writer_close(w);
         assert_int_equal(token_writer_open(&w, base, VOCABULARY, false, &at, &err), 0);
     }
-    assert_int_equal(token_writer_commit(w, &at, NULL, &err), 0);
+    assert_int_equal(token_writer_prepare(w, &at, NULL, &err), 0);
+    assert_int_equal(token_writer_commit(w, &err), 0);
+    token_writer_remove(w);
     token_writer_close(w);
     assert_int_equal(at.tokens, TOKENS);
     struct data_options o = options(path);
@@ -496,7 +498,9 @@ static char *put_documents(const char *name)
             assert_int_equal(token_writer_add(w, &id, 1, true, k + 1 == n, class, &err), 0);
         }
     assert_int_equal(token_writer_classes(w), 3);
-    assert_int_equal(token_writer_commit(w, &at, NULL, &err), 0);
+    assert_int_equal(token_writer_prepare(w, &at, NULL, &err), 0);
+    assert_int_equal(token_writer_commit(w, &err), 0);
+    token_writer_remove(w);
     token_writer_close(w);
     free(base);
     return path;
