@@ -121,19 +121,41 @@ static int list_directory(struct image_list *list, struct left_out *left, const 
     return code;
 }
 
-static enum image_part part_of(const char *name) { return image_part_word(name, strlen(name), NULL, NULL); }
+/* Returns whether the list has a file X.bin and X-val.bin, as meopt tokenize --val writes them: what is not for
+ * validation is then for training. */
+static bool has_validation(const struct image_list *list)
+{
+    for (int64_t i = 0; i < list->count; i++) {
+        const char *word = ends_with(list->names[i], "-val.bin") ? strrchr(list->names[i], '-') : NULL;
+        size_t n = word ? (size_t)(word - list->names[i]) : 0;
+        for (int64_t k = 0; word && k < list->count; k++)
+            if (strncmp(list->names[k], list->names[i], n) == 0 && strcmp(list->names[k] + n, ".bin") == 0)
+                return true;
+    }
+    return false;
+}
+
+/* named: the list has files X.bin and X-val.bin. */
+static enum image_part part_of(const char *name, bool named)
+{
+    enum image_part part = image_part_word(name, strlen(name), NULL, NULL);
+    const char *end = strrchr(name, '-');
+    if (named && end && strncmp(end, "-val.", 5) == 0) return PART_VAL; /* also train-val.bin */
+    return named && !part ? PART_TRAIN : part;
+}
 
 /* Keeps the files of one part, for training or for validation, if names say that there are others: train.bin
- * and val.bin, X_train_000001.bin and X_val_000000.bin. */
+ * and val.bin, X_train_000001.bin and X_val_000000.bin, X.bin and X-val.bin. */
 static void select_part(struct image_list *list, struct left_out *left, bool validation)
 {
     int64_t counts[IMAGE_PARTS] = {0}, kept = 0;
-    for (int64_t i = 0; i < list->count; i++) counts[part_of(list->names[i])]++;
+    bool named = has_validation(list);
+    for (int64_t i = 0; i < list->count; i++) counts[part_of(list->names[i], named)]++;
     enum image_part wanted = !validation ? PART_TRAIN : counts[PART_VAL] ? PART_VAL : PART_TEST;
     if (!counts[PART_TRAIN] || !(counts[PART_VAL] || counts[PART_TEST])) return;
     for (int64_t i = 0; i < list->count; i++) {
         char *name = list->names[i];
-        if (part_of(name) == wanted) {
+        if (part_of(name, named) == wanted) {
             list->names[kept++] = name;
             continue;
         }

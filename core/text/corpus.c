@@ -438,9 +438,9 @@ static int find_form(const struct corpus_options *o, struct file_form *f, struct
     for (size_t want = JOB_BYTES; !all && !decided; want *= 2) {
         int code = text_source_view(source, want, &text, &bytes, &all, err);
         if (code) return error_at(err, path, 0, 0);
-        decided = text_container_decides(text, bytes);
+        f->mark = bytes >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
+        decided = text_container_decides(text + f->mark, bytes - f->mark);
     }
-    f->mark = bytes >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
     text += f->mark;
     bytes -= f->mark;
     if (text_container(&f->container, path, text, bytes, err)) return error_at(err, path, 0, 0);

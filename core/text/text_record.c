@@ -102,7 +102,7 @@ int text_record_read(struct text_record *r, const char *line, size_t bytes,
                      const struct text_record_options *o, struct error *err)
 {
     json_error_t why;
-    json_t *root = json_parse(line, bytes, JSON_ALLOW_NUL, &why);
+    json_t *root = json_parse(line, bytes, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &why);
     struct record_content c = {.form = FORM_TEXT};
     r->text.count = 0;
     r->count = 0;

@@ -78,6 +78,7 @@ wrong '{"conversations": "x"}' conversations
 wrong '{"conversations": [{"from": "system", "value": "x"}, {"from": "gpt", "value": "y"}], "system": "z"}' system
 wrong '{"text": "a", "weight": 0}' weight
 wrong '{"question": "a", "answer": "b"}' prompt
+wrong '{"text": "a", "text": "b"}' 'text'
 wrong '["a"]' 'wrong.jsonl:1'
 for member in '"made_up": 1' '"label": 1' '"images": ["a"]' '"weight": 0.5' '"tools": [{"name": "add"}]'; do
     name=${member#\"} name=${name%%\"*}

@@ -1,5 +1,5 @@
 /* libFuzzer: a line of .jsonl; the first byte chooses the template of conversations, and its highest bit a
- * class. */
+ * class. One member is ignored. */
 #include "core/text/text_record.h"
 
 #include <stdlib.h>
@@ -19,7 +19,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     chat.bos = "<s>";
     chat.eos = "</s>";
     const char *label = data[0] & 0x80 ? "label" : NULL;
-    const struct text_record_options o = {.chat = row < rows ? &chat : NULL, .label = label};
+    char ignored[] = "x", *const ignore[] = {ignored, NULL};
+    const struct text_record_options o = {
+        .chat = row < rows ? &chat : NULL, .label = label, .ignore = ignore, .hashes = true};
     if (text_record_read(&r, (const char *)data + 1, bytes - 1, &o, &err) == 0) {
         if (label && (!r.class.count || memchr(r.class.data, 0, r.class.count))) abort();
         for (int64_t i = 0; i < r.count; i++) {

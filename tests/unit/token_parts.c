@@ -58,6 +58,12 @@ static void validation_is_not_trained_on(void **state)
          "test_train.bin train_val.bin ",
          "test_train.bin train_val.bin "},
         {"one", {"val.bin", "more.bin"}, NULL, "more.bin val.bin ", "more.bin val.bin "},
+        {"share",
+         {"chats.bin", "chats-val.bin", "chats-val.idx", "more.bin"},
+         NULL,
+         "chats.bin more.bin ",
+         "chats-val.bin chats-val.idx "},
+        {"both", {"train.bin", "train-val.bin"}, NULL, "train.bin ", "train-val.bin "},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char *root = path_join(work, rows[i].root),
