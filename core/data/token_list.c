@@ -121,8 +121,8 @@ static int list_directory(struct image_list *list, struct left_out *left, const 
     return code;
 }
 
-/* Returns whether the list has a file X.bin and X-val.bin, as meopt tokenize --val writes them: what is not for
- * validation is then for training. */
+/* Returns whether the list has files X.bin and X-val.bin, as meopt tokenize --val writes them: what is not
+ * for validation is then for training. */
 static bool has_validation(const struct image_list *list)
 {
     for (int64_t i = 0; i < list->count; i++) {
