@@ -221,28 +221,24 @@ tokenize plain.jsonl --val 5% -o five && fail "files of the output were overwrit
 touch new-val.bin
 tokenize whole.jsonl --val 5% -o new && fail "new-val.bin was overwritten"
 
-# Stopped again and again, and killed at each rename: the same bytes and the same list.
+# Killed again and again in compressed files, and at each rename: the same bytes and the same list. With fast clocks a state is saved after each part.
 for file in many.jsonl.gz spoilt.jsonl.gz; do i=0; while [ $i -lt 4 ]; do i=$((i + 1)) && cat $file; done >more-$file; done
 all() { tokenize more-spoilt.jsonl.gz more-many.jsonl.gz --val 5% --skip-bad 16 -o "$1" "--threads=${2:-2}"; }
 all reference || fail reference
-stops=${MEOPT_LONG:+100}
-k=0 stopped=0
-while [ $k -lt "${stops:-4}" ]; do
-    k=$((k + 1))
-    ("$MEOPT" tokenize more-spoilt.jsonl.gz more-many.jsonl.gz --val 5% --skip-bad 16 -o stopped --threads 1 --tokenizer chat --template chatml >out 2>err) &
-    process=$!
-    LD_PRELOAD= wait_for 30 test -s stopped.bin.part
-    "$MEOPT" --version >out # a moment of work
-    for child in $(cat /proc/$process/task/$process/children 2>/dev/null) $process; do kill -TERM "$child" 2>/dev/null; done
-    wait $process
-    code=$?
-    [ ! -e stopped.bin ] || break
-    stopped=$((stopped + 1))
-done
-[ -e stopped.bin ] || all stopped || fail "resume: $(cat err)"
-for part in '' -val; do same "reference$part" "stopped$part" "a resumed command"; done
-cmp reference.skipped stopped.skipped || fail "the list of a resumed command"
 if [ -e "$MEOPT_BUILD/tests/libfault.so" ]; then
+    kills=0
+    while [ $kills -lt 8 ]; do
+        head -c 65536 /dev/zero >shared
+        (export LD_LIBRARY_PATH="$MEOPT_BUILD/tests" LD_PRELOAD=libfault.so:libfast_clock.so FAST_CLOCK=100000 FAULT_UNDER="$work" FAULT_SHARED="$work/shared"
+            export FAULT_CALL=rename FAULT_K=$((2 + kills % 3)) FAULT_KILL=1
+            all killed $((1 + kills % 3))) 2>/dev/null && fail "not killed"
+        [ $kills != 2 ] || grep -q 'resum' err || fail "nothing was resumed: $(cat err)"
+        kills=$((kills + 1))
+    done
+    python3 -c 'import json; s = json.load(open("killed.part.json")); assert s["file"] == 1 and s["offset"] and s["skipped"] == 16, s' || fail "the state after kills"
+    all killed && grep -q 'resum' err || fail "resume: $(cat err)"
+    for part in '' -val; do same "reference$part" "killed$part" "a resumed command"; done
+    cmp reference.skipped killed.skipped || fail "the list of a resumed command"
     cp spoilt.jsonl.gz few.jsonl.gz
     few() { tokenize few.jsonl.gz --val 5% --skip-bad 4 -o "$1"; }
     few few || fail few
