@@ -149,7 +149,9 @@ static char *put_documents(const char *name, int64_t count)
             int32_t id = (int32_t)(MOST * i + k);
             assert_int_equal(token_writer_add(w, &id, 1, is_label(i, k), k + 1 == n, 0, &err), 0);
         }
-    assert_int_equal(token_writer_commit(w, &at, NULL, &err), 0);
+    assert_int_equal(token_writer_prepare(w, &at, NULL, &err), 0);
+    assert_int_equal(token_writer_commit(w, &err), 0);
+    token_writer_remove(w);
     token_writer_close(w);
     free(base);
     return path;
