@@ -70,6 +70,26 @@
 static const struct chat_tools qwen2_tools = {QWEN_TOOLS};
 static const struct chat_tools qwq_tools = {QWEN_TOOLS, .joint_always = true};
 static const struct chat_tools qwen3_tools = {QWEN_TOOLS, .texts = true};
+static const struct chat_tools llama3_tools = {
+    .asked = true,
+    .preface = "Environment: ipython\n",
+    .indent = 4,
+    .single = true,
+    .quoted = true,
+    .apart = true,
+    .before = "Given the following functions, please respond with a JSON for a function call with its proper "
+              "arguments "
+              "that best answers the given prompt.\n\nRespond in the format {\"name\": function name, "
+              "\"parameters\": "
+              "dictionary of argument name and its value}.Do not use variables.\n\n",
+    .first = "",
+    .each = "\n\n",
+    .end = "\n\n",
+    .calls = "",
+    .calls_end = "",
+    .gap = "",
+    .call = {"{\"name\": \"", "\", \"parameters\": ", "}"},
+    .result = {"<|start_header_id|>ipython<|end_header_id|>\n\n", "", "", "<|eot_id|>"}};
 static const struct chat_tools lfm2_tools = {
     .joint = "\n",
     .before = "List of tools: <|tool_list_start|>[",
@@ -142,6 +162,7 @@ const struct chat_template chat_templates[] = {
      .thoughts = THOUGHTS_GIVEN},
     {.name = "llama3.1",
      .begin = "{bos}",
+     .tools = &llama3_tools,
      .turns = LLAMA3_TURNS(THREE),
      .tokens = LLAMA3_TOKENS,
      .bos = "<|begin_of_text|>",

@@ -69,6 +69,11 @@ struct chat_turn {
 struct chat_tools {
     const char *joint, *before, *first, *each, *end;
     const char *calls, *gap, *call[3], *calls_end; /* call[0] NULL: no calls. gap: after a content */
+    int indent;                                    /* of a tool's members; 0: in one line */
+    bool asked;                                    /* the list begins the first question, ... */
+    const char *preface;                           /* and this the system message */
+    bool single;                                   /* an answer has one call and no content */
+    bool quoted;                                   /* a result is written as a JSON text */
     bool joint_always;                             /* joint without a system text, too */
     bool texts;                                    /* arguments may be a text, which is written as it is */
     const char *result[4]; /* before and after a group of results, and each; NULL: none */

@@ -56,18 +56,27 @@ static int read_content(struct writer *w, const json_t *message, struct turn *t,
 static size_t last_question(const struct chat_template *c, const json_t *messages)
 {
     static const char begin[] = "<tool_response>", end[] = "</tool_response>";
-    size_t count = json_array_size(messages), b = sizeof begin - 1, e = sizeof end - 1;
-    for (size_t i = count; i-- > 0;) {
-        json_t *message = json_array_get(messages, i), *content = json_object_get(message, "content");
-        const char *role = json_string_value(json_object_get(message, "role")),
-                   *text = json_string_value(content);
-        size_t n = json_string_length(content);
-        if (!role || strcmp(role, "user") != 0 || !text) continue;
+    size_t b = sizeof begin - 1, e = sizeof end - 1, i = json_array_size(messages), k;
+    bool found = false;
+    while (!found && i-- > 0) {
+        const json_t *message = json_array_get(messages, i), *content = json_object_get(message, "content"),
+                     *part;
+        const char *role = json_string_value(json_object_get(message, "role")), *text;
+        struct text_buffer joined = {0};
+        text_append(&joined, json_string_value(content), json_string_length(content));
+        json_array_foreach(content, k, part)
+        {
+            const json_t *value = json_object_get(part, "text");
+            text_append(&joined, json_string_value(value), json_string_length(value));
+        }
+        size_t n = joined.count;
+        text = joined.data;
         if (c->trims & 1U << CHAT_USER) text_strip(&text, &n);
         bool tool = n >= b && n >= e && memcmp(text, begin, b) == 0 && memcmp(text + n - e, end, e) == 0;
-        if (!tool) return i;
+        found = role && strcmp(role, "user") == 0 && !tool;
+        text_free(&joined);
     }
-    return count;
+    return found ? i : json_array_size(messages);
 }
 
 /* Reads whether an answer is learnt: "weight": 0 (OpenAI) or "train": false takes its labels away. */
@@ -240,6 +249,7 @@ static int write_messages(struct writer *w, struct error *err)
     if (!system && c->dated)
         return error_set(err, EXIT_FAILED, "begin the conversation with a system message",
                          "template %s writes a system message with the date of the day", c->name);
+    w->first = system;
     writer_text(w, c->begin, NULL, false);
     if (!system) code = writer_system(w, c->system, c->system ? strlen(c->system) : 0, err);
     for (size_t i = 0; i < w->count && !code; i++) code = read_message(w, i, err);
@@ -272,12 +282,11 @@ int conversation_read(struct text_record *r, const struct chat_template *c, cons
                        .user = last_of(of->messages, "user"),
                        .answer = last_of(of->messages, "assistant")};
     int code = write_messages(&w, err);
-    bool learnt = r->count && r->spans[r->count - 1].label;
     const json_t *last = json_array_get(of->messages, w.count - 1);
     const char *role = json_string_value(json_object_get(last, "role"));
     if (!code) {
         struct turn t = {.kind = CHAT_ANSWER, .number = w.count - 1};
-        learnt = role && strcmp(role, "assistant") == 0 && read_learnt(&t, last, err) == 0 && t.learnt;
+        bool learnt = role && strcmp(role, "assistant") == 0 && read_learnt(&t, last, err) == 0 && t.learnt;
         writer_text(&w, c->finish, NULL, learnt);
     }
     text_free(&w.parts);

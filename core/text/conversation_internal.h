@@ -10,6 +10,7 @@ struct writer {
     const struct chat_template *c;
     const struct conversation *of;
     size_t count, question; /* messages; the number of the last question */
+    size_t first;           /* the number of the first message but the system's */
     size_t user, answer; /* the numbers of the last message of the user and the assistant; SIZE_MAX: none */
     struct text_buffer parts; /* content of a list of parts, of the current message */
     json_t *system;           /* a message that is to begin a question; NULL: none */

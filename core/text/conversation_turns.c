@@ -177,6 +177,8 @@ static int add_calls(struct writer *w, const struct turn *t, bool content, struc
     const json_t *call;
     size_t i;
     if (!json_array_size(t->calls)) return 0;
+    if (tools->single && (json_array_size(t->calls) != 1 || content))
+        return writer_refuse(w, t->number, N_("an answer with a content or several calls"), err);
     writer_text(w, tools->calls, NULL, t->learnt);
     json_array_foreach(t->calls, i, call)
     {
@@ -196,7 +198,7 @@ static int add_calls(struct writer *w, const struct turn *t, bool content, struc
         text_record_add(w->r, name, strlen(name), t->learnt);
         writer_text(w, tools->call[1], NULL, t->learnt);
         struct text_buffer json = {0};
-        bool written = json_is_string(arguments) || json_python(&json, arguments);
+        bool written = json_is_string(arguments) || json_python(&json, arguments, 0);
         if (json_is_string(arguments))
             text_append(&json, json_string_value(arguments), json_string_length(arguments));
         text_record_add(w->r, json.data, json.count, t->learnt);
@@ -219,7 +221,7 @@ static int add_tools(struct writer *w, bool joint, struct error *err)
     json_array_foreach(w->of->tools, i, tool)
     {
         struct text_buffer json = {0};
-        bool written = json_is_object(tool) && json_python(&json, tool);
+        bool written = json_is_object(tool) && json_python(&json, tool, tools->indent);
         writer_text(w, i ? tools->each : tools->first, NULL, false);
         if (written) text_record_add(w->r, json.data, json.count, false);
         text_free(&json);
@@ -247,9 +249,11 @@ int writer_system(struct writer *w, const char *content, size_t bytes, struct er
     if (w->c->trims_right & 1U << CHAT_SYSTEM) trim_right(&content, &bytes);
     writer_text(w, turn->before, "system", false);
     writer_text(w, turn->lead, NULL, false);
+    bool asked = tools && w->c->tools->asked;
+    if (asked) writer_text(w, w->c->tools->preface, NULL, false);
     writer_text(w, w->c->preface, NULL, false);
     text_record_add(w->r, content, bytes, false);
-    int code = tools ? add_tools(w, content || w->c->tools->joint_always, err) : 0;
+    int code = tools && !asked ? add_tools(w, content || w->c->tools->joint_always, err) : 0;
     writer_text(w, turn->end, NULL, false);
     writer_text(w, turn->between, NULL, false);
     return code;
@@ -271,6 +275,11 @@ int writer_turn(struct writer *w, struct turn t, const char *joined, size_t join
         text_record_add(w->r, joined, joined_bytes, false);
         writer_text(w, system->end, NULL, false);
     }
+    int code = 0;
+    if (c->tools && c->tools->asked && json_array_size(w->of->tools) && t.number == w->first) {
+        if (t.kind != CHAT_USER) return writer_refuse(w, t.number, N_("tools before an answer"), err);
+        code = add_tools(w, false, err);
+    }
     writer_text(w, t.cut, NULL, t.learnt);
     writer_text(w, turn->lead, t.role, t.learnt);
     bool content = t.bytes > 0;
@@ -279,7 +288,7 @@ int writer_turn(struct writer *w, struct turn t, const char *joined, size_t join
         add_thought(w, &t);
     if (answer && c->thoughts == THOUGHTS_GIVEN) add_given(w, &t);
     text_record_add(w->r, t.content, t.bytes, t.learnt);
-    int code = answer ? add_calls(w, &t, content, err) : 0;
+    if (answer && !code) code = add_calls(w, &t, content, err);
     writer_text(w, turn->end, t.role, t.learnt);
     writer_text(w, turn->between, t.role, false);
     return code;
@@ -293,7 +302,13 @@ void writer_result(struct writer *w, const struct turn *t)
     bool ends = tools->apart || !role || strcmp(role, "tool") != 0;
     if (!w->results) writer_text(w, tools->result[0], NULL, false);
     writer_text(w, tools->result[1], NULL, false);
-    text_record_add(w->r, t->content, t->bytes, false);
+    struct text_buffer json = {0};
+    json_t *content = tools->quoted ? json_stringn_nocheck(t->content, t->bytes) : NULL;
+    if (content) (void)json_python(&json, content, 0);
+    else text_append(&json, t->content, t->bytes);
+    text_record_add(w->r, json.data, json.count, false);
+    text_free(&json);
+    json_decref(content);
     writer_text(w, tools->result[2], NULL, false);
     if (ends) writer_text(w, tools->result[3], NULL, false);
     w->results = !ends;

@@ -52,9 +52,15 @@ static void add_real(struct text_buffer *to, double value)
     }
 }
 
-bool json_python(struct text_buffer *to, const json_t *value)
+static void add_line(struct text_buffer *to, int spaces)
 {
-    const char *key, *between = "";
+    add(to, "\n");
+    while (spaces-- > 0) add(to, " ");
+}
+
+static bool add_value(struct text_buffer *to, const json_t *value, int indent, int spaces)
+{
+    const char *key, *between = "", *comma = indent ? "," : ", ";
     json_t *item;
     size_t i;
     bool object = json_is_object(value);
@@ -75,17 +81,25 @@ bool json_python(struct text_buffer *to, const json_t *value)
     json_object_foreach((json_t *)(uintptr_t)value, key, item)
     {
         add(to, between);
+        if (indent) add_line(to, spaces + indent);
         add_string(to, key, strlen(key));
         add(to, ": ");
-        if (!json_python(to, item)) return false;
-        between = ", ";
+        if (!add_value(to, item, indent, spaces + indent)) return false;
+        between = comma;
     }
     json_array_foreach(value, i, item)
     {
         add(to, between);
-        if (!json_python(to, item)) return false;
-        between = ", ";
+        if (indent) add_line(to, spaces + indent);
+        if (!add_value(to, item, indent, spaces + indent)) return false;
+        between = comma;
     }
+    if (indent && *between) add_line(to, spaces);
     add(to, object ? "}" : "]");
     return true;
+}
+
+bool json_python(struct text_buffer *to, const json_t *value, int indent)
+{
+    return add_value(to, value, indent, 0);
 }
