@@ -73,11 +73,13 @@ static const char *choice_at(const void *table, int i)
 
 static int no_choice(const struct option *o, const char *text, struct error *err)
 {
-    char hint[128];
+    char hint[128], list[256];
     const char *near = nearest_name(text, choice_at, o->choices);
+    snprintf(list, sizeof list - 4, "%s", o->choices);
+    if (strlen(o->choices) >= sizeof list - 4 && strrchr(list, '|')) strcpy(strrchr(list, '|'), "|...");
     if (near) snprintf(hint, sizeof hint, _("did you mean %s?"), near);
-    return error_set(err, EXIT_USAGE, near ? hint : NULL, "--%s must be one of %s, found '%s'", o->name,
-                     o->choices, text);
+    return error_set(err, EXIT_USAGE, near ? hint : NULL, "--%s must be one of %s, found '%s'", o->name, list,
+                     text);
 }
 
 static int store_value(struct arguments *args, int index, const char *text, struct error *err)

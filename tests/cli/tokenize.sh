@@ -296,9 +296,13 @@ for name in $names; do # each is a row: the tokens of most are not in this token
     code=0
     "$MEOPT" tokenize turn.jsonl --tokenizer chat --template "$name" -o "row-$name" >out 2>err || code=$?
     [ $code = 0 ] || [ $code = 2 ] || [ $code = 1 ] || fail "--template $name: $code"
+    for page in man man/zh_CN/man1; do # the pages name each
+        grep -q "^\.Cm.* $name\( \|\$\)" "$MEOPT_SOURCE/$page/meopt-tokenize.1" || fail "$page: $name"
+    done
 done
 for name in chatml qwen3 mistral-v0.1 deepseek; do [ -f "row-$name.bin" ] || fail "--template $name"; done
 refused 2 'llama3' turn.jsonl --tokenizer chat --template llama3 -o x
+refused 2 'llama3\.9' turn.jsonl --tokenizer chat --template llama3.9 -o x
 # A template of one's own writes what the row with its parts does, and is known by its content.
 printf '%s\n' '{"system": {"before": "<|im_start|>system\n", "end": "<|im_end|>\n"}, "user": {"before": "<|im_start|>user\n", "end": "<|im_end|>\n"},
  "assistant": {"before": "<|im_start|>assistant\n", "end": "<|im_end|>", "between": "\n"}, "tokens": "<|im_start|> <|im_end|>"}' >own.json
