@@ -52,18 +52,16 @@ static int read_messages(struct text_record *r, const struct text_record_options
 {
     const json_t *tools = json_object_get(root, "tools"),
                  *date = json_object_get(json_object_get(root, "chat_template_kwargs"), "date_string");
-    const struct conversation of = {.messages = messages, .tools = tools, .date = json_string_value(date)};
-    bool list = !tools || json_is_null(tools) || json_is_array(tools), text = !date || json_is_string(date);
-    if (!list || !text)
-        return error_set(err, EXIT_FAILED, list ? NULL : N_("write the functions as a list of objects"),
-                         "\"%s\" of a record is not %s", list ? "date_string" : "tools",
-                         list ? _("a text") : _("a list"));
+    bool none = json_is_false(tools) || (json_is_string(tools) && !json_string_length(tools)) ||
+                (json_is_object(tools) && !json_object_size(tools));
+    const struct conversation of = {
+        .messages = messages, .tools = none ? NULL : tools, .date = json_string_value(date)};
     if (!o->chat && o->no_chat) *err = *o->no_chat;
     if (!o->chat)
         return o->no_chat ? err->code
                           : error_set(err, EXIT_FAILED, "give --template, or the tokenizer of a chat model",
                                       "messages require a chat template");
-    if (tools && !json_is_array(tools) && !json_is_null(tools))
+    if (of.tools && !json_is_array(tools) && !json_is_null(tools))
         return error_set(err, EXIT_FAILED, "write an array of objects", "tools is no array");
     if (date && (!of.date || !o->chat->date))
         return error_set(err, EXIT_FAILED, "remove it from the record",

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Golden data of tests/train/whole_documents.sh: tests/data/language/whole.
+"""Golden data of tests/train/whole_documents.sh: tests/data/whole_documents.
 
-    env/bin/python tests/make/whole_documents.py tests/data/language
+    env/bin/python tests/make/whole_documents.py tests/data
 
 Token files X.bin with X.idx and X.labels, of ten documents of 24 tokens and of 60 documents of 5 to 61: the second half of each is
 labels. loss.json has, for the model of tests/data/language/qwen3, the mean loss over all labels, each document alone in
@@ -46,14 +46,14 @@ def loss_of(model, documents):
 
 
 def main(root):
-    model = AutoModelForCausalLM.from_pretrained(root + "/qwen3", dtype=torch.float64)
+    model = AutoModelForCausalLM.from_pretrained(root + "/language/qwen3", dtype=torch.float64)
     found = {}
     for name, lengths in (("ten", [24] * 10), ("many", [5 + i * 2654435761 % 57 for i in range(60)])):
         documents = [[(i * 31 + k * k * 7 + k * 13) % 97 for k in range(n)] for i, n in enumerate(lengths)]
-        write(root + "/whole/" + name, documents)
+        write(root + "/whole_documents/" + name, documents)
         with torch.no_grad():
             found[name] = dict(loss_of(model, documents), documents=len(documents), tokens=sum(lengths), longest=max(lengths))
-    with open(root + "/whole/loss.json", "w") as f:
+    with open(root + "/whole_documents/loss.json", "w") as f:
         f.write(json.dumps(found, indent=1) + "\n")
 
 

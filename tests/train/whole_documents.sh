@@ -6,10 +6,10 @@ set -u
 . "$MEOPT_SOURCE/tests/lib.sh"
 logs='out log'
 cd "$work"
-golden=$MEOPT_SOURCE/tests/data/language
-cp "$golden"/whole/* .
+golden=$MEOPT_SOURCE/tests/data
+cp "$golden"/whole_documents/* .
 cat >c.yaml <<END
-model: {weight: "$golden/qwen3/model.safetensors", context: 32}
+model: {weight: "$golden/language/qwen3/model.safetensors", context: 32}
 data: {root: ten.bin}
 train: {objective: language, global_batch: 10, batch_size: 10, micro_batch: 2, steps: 1, precision: fp32}
 device: {type: cpu}
