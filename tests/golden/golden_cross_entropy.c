@@ -59,10 +59,10 @@ static void check_case(struct device *dev, const struct weights *w, const char *
     assert_int_equal(device_check(dev, &err), 0);
     double *got = device_values(dev, sums, DTYPE_F64, 3),
            *gradient = device_values(dev, dlogits, DTYPE_F32, R * C);
-    if (fabs(got[0] - x[LOSS][0]) > 1e-6 * x[LOSS][0])
+    if (!(fabs(got[0] - x[LOSS][0]) <= 1e-6 * x[LOSS][0]))
         fail_msg("%s: loss %.9g, should be %.9g", name, got[0], x[LOSS][0]);
     for (int64_t i = 0; i < R * C; i++)
-        if (fabs(gradient[i] - x[DLOGITS][i]) > 1e-6)
+        if (!(fabs(gradient[i] - x[DLOGITS][i]) <= 1e-6))
             fail_msg("%s: gradient %lld is %.9g, should be %.9g", name, (long long)i, gradient[i],
                      x[DLOGITS][i]);
     for (int i = 0; i < 2 && !two; i++) assert_float_equal(got[1 + i], x[TOP][i], 0);

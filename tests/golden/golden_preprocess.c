@@ -170,7 +170,7 @@ static void resizes_equal_pillow_and_torchvision(void **state)
         const uint8_t *bytes = (const uint8_t *)floats;
         for (int k = 0; k < VALUES; k++) {
             double mine = exact ? (double)bytes[k] : (double)floats[k];
-            if (fabs(mine - (double)expected[k]) > (exact ? 0 : 5e-6))
+            if (!(fabs(mine - (double)expected[k]) <= (exact ? 0 : 5e-6)))
                 fail_msg("%s: value %d is %g, expected %g", t->name, k, mine, (double)expected[k]);
         }
         free(image.rgb);

@@ -115,7 +115,7 @@ static void compare_every(const float *got, const double *variance)
 {
     double bounds = 0, way = 0;
     for (int i = 0; i < COUNT; i++) {
-        if (fabs((double)got[i] - every.each[i]) > every.bound[i] + 6 * sqrt(variance[i] + 1e-30))
+        if (!(fabs((double)got[i] - every.each[i]) <= every.bound[i] + 6 * sqrt(variance[i] + 1e-30)))
             fail_msg("element %d: %g, of every step %g", i, (double)got[i], every.each[i]);
         bounds += every.bound[i];
         way += fabs((double)every.before[i] - every.each[i]);
@@ -161,7 +161,7 @@ static void equals_float64(void **state)
         for (int i = 0; i < COUNT; i++) {
             double error = ((double)got[i] - average[i]) / sqrt(variance[i] + 1e-30);
             sum += error;
-            if (fabs(error) > 6)
+            if (!(fabs(error) <= 6))
                 fail_msg("step %d element %d: %g, should be %g", (int)step, i, (double)got[i], average[i]);
         }
         assert_true(fabs(sum) / COUNT < 5 / sqrt(COUNT));

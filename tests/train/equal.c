@@ -195,8 +195,8 @@ static void every_mode_has_the_same_first_loss(void **state)
         for (size_t k = 0; k < sizeof modes / sizeof *modes; k++) {
             const struct step_result *other = reference(models_here[m], modes[k])->results;
             double loss = k < 3 ? 0 : 1e-6 * first->loss; /* of micro-batches: added in another order */
-            if (fabs(first->loss - other->loss) > loss ||
-                fabs(first->grad_norm - other->grad_norm) > 2e-2 * first->grad_norm)
+            if (!(fabs(first->loss - other->loss) <= loss &&
+                  fabs(first->grad_norm - other->grad_norm) <= 2e-2 * first->grad_norm))
                 fail_msg("%s: loss %.17g, norm %.6g; not %.17g, %.6g", modes[k], other->loss,
                          other->grad_norm, first->loss, first->grad_norm);
         }

@@ -107,7 +107,7 @@ static void what_is_loaded_is_what_the_format_can_hold(void **state)
         struct run *held = begun(EVA, formats[f].weights);
         for (int64_t i = 0; i < exact->count; i++) {
             float is = held->weights[i], was = exact->weights[i];
-            if (fabsf(is - was) > ldexpf(fabsf(was), -1 - formats[f].bits))
+            if (!(fabsf(is - was) <= ldexpf(fabsf(was), -1 - formats[f].bits)))
                 fail_msg("%s: value %lld is %.9g instead of %.9g", formats[f].weights, (long long)i,
                          (double)is, (double)was);
         }
