@@ -6,6 +6,7 @@
 #include "core/device/device.h"
 #include "core/nn/nn.h"
 #include "core/weights/weights.h"
+#include "tests/card.h"
 
 #include <dirent.h>
 #include <jansson.h>
@@ -19,7 +20,7 @@
 static inline char *golden_path(const char *a, const char *b, const char *c)
 {
     const char *root = getenv("MEOPT_FIXTURES");
-    return xasprintf("%s/%s%s%s%s%s", root && *root ? root : MEOPT_SOURCE_DIR "/tests/data", a, b ? "/" : "",
+    return xasprintf("%s/%s%s%s%s%s", root && *root ? root : source_file("tests/data"), a, b ? "/" : "",
                      b ? b : "", c ? "/" : "", c ? c : "");
 }
 

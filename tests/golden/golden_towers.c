@@ -237,7 +237,7 @@ static void run_mode(struct subject *s, const struct weights *golden, const char
 
 static enum recompute policy;
 /* An emulated card: tower_slots recomputes there, and ops computes the other loss. */
-static bool is_slow(void) { return getenv("MEOPT_TEST_DEVICE") && !getenv("MEOPT_LONG"); }
+static bool is_slow(void) { return card_is_emulated() && !getenv("MEOPT_LONG"); }
 
 static struct errors run(const char *dir, json_t *json, const char *file_name, enum dtype compute)
 {

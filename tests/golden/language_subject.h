@@ -1,6 +1,7 @@
 /* Models of tokens with one batch of a golden file, and what each must pass: the classes of transformers, in
  * fp32 and bf16, and the forms of one model among each other. Each kind is a row `struct golden_model`. On a
- * card: MEOPT_TEST_DEVICE=hip:0, with fewer steps and forms of some models (MEOPT_LONG: all). */
+ * card: MEOPT_TEST_DEVICE=hip:0; if it is emulated, with fewer steps and forms of some models (MEOPT_LONG:
+ * all). */
 #ifndef MEOPT_TESTS_GOLDEN_LANGUAGE_SUBJECT_H
 #define MEOPT_TESTS_GOLDEN_LANGUAGE_SUBJECT_H
 
@@ -274,7 +275,7 @@ static inline double end_error(struct subject *s, const char **name, double *ele
 /* Returns whether all steps and forms are tried with this directory. */
 static inline bool tried_fully(const char *dir)
 {
-    if (!getenv("MEOPT_TEST_DEVICE") || getenv("MEOPT_LONG")) return true;
+    if (!card_is_emulated() || getenv("MEOPT_LONG")) return true;
     for (int i = 0; i < 2; i++)
         if (model->on_card[i] && strcmp(model->on_card[i], dir) == 0) return true;
     return false;

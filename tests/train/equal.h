@@ -8,6 +8,7 @@
 #include "core/train/trainer.h"
 #include "core/train/trainer_checkpoint.h"
 #include "core/train/weight_stream.h"
+#include "tests/card.h"
 #include "tests/ranks/threads.h"
 
 #include <math.h>
@@ -159,12 +160,13 @@ static inline int load(struct config *config, const struct run *r, struct error 
     char *words = xasprintf("data.root=/nowhere data.val= train.scratch_dir=/tmp optim.warmup_steps=0 "
                             "train.batch_size=8 device.type=cpu %s %s",
                             models[r->model].keys, r->settings),
-         *overrides[60], *at, path[1024];
+         *overrides[60], *at,
+         *path = xasprintf("%s/%s.yaml", source_file("configs"), models[r->model].config);
     int count = 0;
     for (char *word = strtok_r(words, " ", &at); word && count < 60; word = strtok_r(NULL, " ", &at))
         if (models[r->model].teacher || strncmp(word, "model_t.", 8) != 0) overrides[count++] = word;
-    snprintf(path, sizeof path, "%s/configs/%s.yaml", MEOPT_SOURCE_DIR, models[r->model].config);
     int code = config_load(config, path, overrides, count, err);
+    free(path);
     free(words);
     return code;
 }

@@ -7,6 +7,7 @@
 #include "core/config/config.h"
 #include "core/train/plan.h"
 #include "core/train/trainer.h"
+#include "tests/card.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -58,7 +59,7 @@ static const char *spec = "cpu";
 
 static void plan_is_measurement(const char *name, char **overrides, int count)
 {
-    char *path = xasprintf("%s/configs/%s.yaml", MEOPT_SOURCE_DIR, name);
+    char *path = xasprintf("%s/%s.yaml", source_file("configs"), name);
     struct config config;
     struct error err = {0};
     struct plan plan;
@@ -199,7 +200,7 @@ static void plans_of_the_published_workloads(void **state)
                  {"open_clip", 1012645632, 632076800, 49.2},
                  {"dinov2", 1136480768, 305943040, 34.7}};
     for (size_t i = 0; i < 3; i++) {
-        char *path = xasprintf("%s/configs/%s.yaml", MEOPT_SOURCE_DIR, known[i].name);
+        char *path = xasprintf("%s/%s.yaml", source_file("configs"), known[i].name);
         struct config config;
         struct plan plan;
         struct error err = {0};
@@ -229,7 +230,7 @@ static void the_largest_micro_batch_is_that_of_a_rank(void **state)
         struct plan plan;
         size_t card = (size_t)12 << 30;
         assert_int_equal(
-            config_load(&config, MEOPT_SOURCE_DIR "/configs/eva_clip.yaml", &shards[sharded], 1, &err), 0);
+            config_load(&config, source_file("configs/eva_clip.yaml"), &shards[sharded], 1, &err), 0);
         config.train.global_batch = 512;
         largest[sharded] = plan_largest_batch(&config, &eight, card, &err);
         for (int more = 0; more < 2; more++) {
@@ -263,8 +264,8 @@ static void the_plan_of_many_ranks_is_that_of_the_largest(void **state)
         struct error err = {0};
         struct comm_options ranks = {.rank = PLAN_LARGEST, .size = sizes[i % 3], .shared = -1};
         size_t most = 0, first = 0;
-        assert_int_equal(
-            config_load(&config, MEOPT_SOURCE_DIR "/configs/dinov2.yaml", settings[i / 3], 2, &err), 0);
+        assert_int_equal(config_load(&config, source_file("configs/dinov2.yaml"), settings[i / 3], 2, &err),
+                         0);
         if (plan_make_distributed(&largest, &config, &ranks, &err)) fail_msg("%s", err.what);
         for (ranks.rank = 0; ranks.rank < ranks.size; ranks.rank++) {
             if (plan_make_distributed(&plan, &config, &ranks, &err)) fail_msg("%s", err.what);

@@ -5,6 +5,7 @@
 
 #include "core/base/file.h"
 #include "core/train/trainer.h"
+#include "tests/card.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +20,7 @@ struct tiny {
 /* One more image below the directory. */
 static inline int tiny_image(const struct tiny *tiny, const char *name, const char *from)
 {
-    char *bytes = NULL, *source = path_join(MEOPT_SOURCE_DIR "/tests/data/preprocess/images", from),
+    char *bytes = NULL, *source = path_join(source_file("tests/data/preprocess/images"), from),
          *path = path_join(tiny->directory, name);
     size_t size;
     int code = file_read(source, 1 << 24, &bytes, &size, NULL);
@@ -72,7 +73,7 @@ static inline int tiny_join(struct tiny *tiny, const char *device, const struct 
     while (overrides[count]) count++;
     for (char *word = strtok_r(words, " ", &at); word && count < 48; word = strtok_r(NULL, " ", &at))
         overrides[count++] = word;
-    int code = config_load(&tiny->config, MEOPT_SOURCE_DIR "/configs/eva_clip.yaml", overrides, count, err);
+    int code = config_load(&tiny->config, source_file("configs/eva_clip.yaml"), overrides, count, err);
     if (!code) code = device_open(&tiny->device, device, 0, err);
     if (!code)
         code = trainer_create_distributed(&tiny->trainer, &tiny->config, tiny->device, true, ranks, cache,
