@@ -1,6 +1,7 @@
 # What PyTorch does on the same machine, a JSON object a line.
-#   train_torch.py SECONDS            on the card, for gpu.sh: the optimizer step of 1e9 parameters (fused AdamW, fp32 and bf16), and distillation
-#                                     steps of the three workloads (bf16 autocast, SDPA, fused AdamW, torch.compile)
+#   train_torch.py SECONDS            on the card, for the card kit: the optimizers of meopt.torch on CUDA tensors, attention alone (SDPA), steps
+#                                     of the three distillations and of Qwen3-0.6B (bf16 autocast, SDPA, fused AdamW; eager, then each block
+#                                     compiled), and the optimizer step of 1e9 parameters (fused AdamW, fp32 and bf16)
 #   train_torch.py cpu NAME BATCH [FORM [DEPTH [STEPS [LIMIT]]]]    on the processor: one workload, the best of STEPS (3); FORM: bf16 (all of
 #                                     it, the default), fp32 or autocast (the teacher held in bf16), with +compile through torch.compile;
 #                                     DEPTH: that many blocks of each tower (0: all). cpu_s: processor time of the best step, which other
@@ -103,22 +104,65 @@ def update(student, opt):
     opt.step(); opt.zero_grad(set_to_none=True)
 
 
-def workload(name, batch=32, compile=True):
-    torch.cuda.empty_cache(); torch.cuda.reset_peak_memory_stats()
+def say(**what): print(json.dumps(what), flush=True)
+
+
+def measure(name, batch, compiled, step):
+    torch.cuda.reset_peak_memory_stats()
+    t = best(step, 4)
+    say(workload=name, batch=batch, blocks_compiled=compiled, step_ms=t * 1e3, peak_bytes=torch.cuda.max_memory_allocated())
+
+
+def workload(name, compiled, batch=32):
     teacher, student = (Tower(*g).cuda() for g in WORKLOADS[name])
     teacher.requires_grad_(False).bfloat16()
     opt = adamw(student)
-    run_t, run_s = (torch.compile(m) if compile else m for m in (teacher, student))
+    if compiled: [b.compile() for m in (teacher, student) for b in m.blocks]
     x = torch.randn(batch, 3, 224, 224, device="cuda")
 
     def step():
         with torch.autocast("cuda", torch.bfloat16):
-            with torch.no_grad(): want = run_t(x)
-            loss = loss_of(name, run_s(x), want)
+            with torch.no_grad(): want = teacher(x)
+            loss = loss_of(name, student(x), want)
         loss.backward(); update(student, opt)
 
-    t = best(step, 4)
-    print(json.dumps({"workload": name, "compiled": compile, "images_per_s": batch / t, "peak_bytes": torch.cuda.max_memory_allocated()}), flush=True)
+    measure(name, batch, compiled, step)
+
+
+def qwen(compiled, batch=4, tokens=2048):
+    import transformers
+    model = transformers.Qwen3ForCausalLM(transformers.Qwen3Config(
+        vocab_size=151936, hidden_size=1024, intermediate_size=3072, num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=8,
+        head_dim=128, tie_word_embeddings=True, attn_implementation="sdpa")).cuda()
+    if compiled: [b.compile() for b in model.model.layers]
+    opt = adamw(model)
+    ids = torch.randint(0, 151936, (batch, tokens), device="cuda")
+
+    def step():
+        with torch.autocast("cuda", torch.bfloat16): loss = model(ids, labels=ids, use_cache=False).loss
+        loss.backward(); update(model, opt)
+
+    measure("qwen3_0_6b", batch, compiled, step)
+
+
+def attention():
+    for b, n, h, dh, causal in ((32, 257, 16, 64, False), (32, 257, 24, 64, False), (32, 257, 16, 88, False), (4, 2048, 16, 128, True)):
+        q, k, v = (torch.randn(b, h, n, dh, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+        forward = lambda: F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        grad = torch.randn_like(forward())
+        t, both, work = best(forward, 20), best(lambda: forward().backward(grad), 20), 4 * b * h * n * n * dh / (2 if causal else 1) * 1e-12
+        say(attention=[b, n, h, dh, causal], forward_ms=t * 1e3, forward_tflops=work / t, backward_ms=(both - t) * 1e3, backward_tflops=2.5 * work / (both - t))
+
+
+def same_bits():
+    import meopt.torch
+    models = [nn.Sequential(nn.Linear(512, 1024), nn.GELU(), nn.Linear(1024, 512)) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict()); models[1].cuda()
+    optimizers = [meopt.torch.AdamW(m.parameters(), lr=1e-3) for m in models]
+    for _ in range(10):
+        for p, q in zip(*(m.parameters() for m in models)): p.grad = torch.randn_like(p); q.grad = p.grad.cuda()
+        for o in optimizers: o.step()
+    say(meopt_torch_same_bits=all(torch.equal(p, q.cpu()) for p, q in zip(*(m.parameters() for m in models))))
 
 
 def over(*_): raise TimeoutError
@@ -157,10 +201,11 @@ def on_cpu(name, batch, form="bf16", depth=0, steps=3, limit=0):
 def on_card(seconds):
     deadline = time.time() + seconds
     print(json.dumps({"torch": torch.__version__, "card": torch.cuda.get_device_name()}), flush=True)
-    for job in [lambda: optimizer(torch.float32), lambda: optimizer(torch.bfloat16)] + [lambda n=n, c=c: workload(n, compile=c) for c in (False, True) for n in WORKLOADS]:
+    steps = [lambda n=n, c=c: n == "qwen" and qwen(c) or n != "qwen" and workload(n, c) for c in (False, True) for n in ("dinov2", "qwen", "eva_clip", "open_clip")]
+    for job in [same_bits, attention, *steps, lambda: optimizer(torch.float32), lambda: optimizer(torch.bfloat16)]:
         if time.time() > deadline: break
         try: job()
-        except Exception as e: print(json.dumps({"error": str(e)[:200]}), flush=True)
+        except Exception as e: say(error=str(e)[:200])
         torch.cuda.empty_cache()
 
 
