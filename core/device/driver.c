@@ -60,13 +60,13 @@ int driver_open(struct driver *d, enum driver_kind kind, struct error *err)
     int code = d->init(0), count = 0;
     if (!code) code = d->count(&count);
     if (code == DRIVER_NO_DEVICE || code == DRIVER_INVALID_DEVICE || (!code && count == 0))
-        return error_set(err, EXIT_NO_CARD,
-                         "see 'meopt doctor': no card, no permission on /dev/kfd or /dev/nvidia*, or hidden "
-                         "by *_VISIBLE_DEVICES",
+        return error_set(err, EXIT_NO_CARD, driver_remedy(d, DRIVER_NO_DEVICE, NULL),
                          "the driver %s sees no card", d->path);
     if (code)
-        return error_set(err, EXIT_NO_CARD, "see 'meopt doctor'", "the driver %s does not initialise: %s",
-                         d->path, driver_text(d, code, text, sizeof text));
+        return error_set(
+            err, EXIT_NO_CARD,
+            driver_remedy(d, code, N_("read the kernel's log (dmesg), which has the driver's own messages")),
+            "the driver %s does not initialise: %s", d->path, driver_text(d, code, text, sizeof text));
     return 0;
 }
 
@@ -77,6 +77,72 @@ const char *driver_text(const struct driver *d, int error, char *text, size_t si
     else if (d->cuda_error && d->cuda_error(error, &words)) words = NULL;
     snprintf(text, size, "%s (%d)", words && *words ? words : N_("unknown error"), error);
     return text;
+}
+
+/* One row per error with a remedy: for HIP, for CUDA (NULL: none known). The numbers are those of CUresult
+ * and hipError_t, which are the same where both have them. */
+static const struct remedy {
+    int error;
+    const char *hints[DRIVER_KINDS];
+} remedies[] = {
+    {46, /* devices unavailable */
+     {NULL, N_("stop the process that holds the card; if it is in exclusive mode: nvidia-smi -c 0")}},
+    {DRIVER_NO_DEVICE,
+     {N_("see 'meopt doctor': no card, no permission on /dev/kfd, or hidden by *_VISIBLE_DEVICES"),
+      N_("see 'meopt doctor': no card, no permission on /dev/nvidia*, or hidden by CUDA_VISIBLE_DEVICES")}},
+    {201, /* invalid context */
+     {N_("start the program again: a library in it has reset the card"),
+      N_("start the program again: a library in it has reset the card")}},
+    {214, /* uncorrectable ECC error */
+     {N_("reset the card ('rocm-smi --gpureset -d N'); replace it if 'rocm-smi --showrasinfo' counts more"),
+      N_("reset the card ('nvidia-smi --gpu-reset -i N'); replace it if 'nvidia-smi -q -d ECC' counts "
+         "more")}},
+    {700, /* illegal address */
+     {N_("resume the run; if it fails again, read dmesg and send the file of 'meopt doctor --share FILE'"),
+      N_("resume the run; if it fails again, read dmesg (Xid) and send the file of 'meopt doctor --share "
+         "FILE'")}},
+    {802,
+     {NULL, N_("start the fabric manager of the driver's version: systemctl start nvidia-fabricmanager")}},
+    {803,
+     {NULL, N_("reboot: the driver's kernel module and libcuda.so.1 have different versions; in a container, "
+               "remove its own libcuda.so.1")}},
+    {804, {NULL, N_("remove cuda-compat from LD_LIBRARY_PATH: this card does not support it")}},
+    {999, /* unknown */
+     {N_("reset the card ('rocm-smi --gpureset -d N') or reboot; dmesg has the reason"),
+      N_("load the module again ('modprobe -r nvidia_uvm && modprobe nvidia_uvm') or reboot; dmesg has the "
+         "reason")}},
+};
+
+const char *driver_remedy(const struct driver *d, int error, const char *otherwise)
+{
+    if (error == 716 || error == 719) error = 700; /* misaligned address, launch failure */
+    for (size_t i = 0; i < sizeof remedies / sizeof *remedies; i++)
+        if (remedies[i].error == error && remedies[i].hints[d->kind]) return remedies[i].hints[d->kind];
+    return otherwise;
+}
+
+bool driver_too_old(const struct driver *d, const void *image, size_t bytes, char *text, size_t size)
+{
+    static const char mark[] = "Cuda compilation tools, release ";    /* of nvcc's, in every object */
+    static const int needed[][2] = {{13, 580}, {12, 525}, {11, 450}}; /* CUDA's release notes, table 3 */
+    int version = 0, major, minor, driver = 0;
+    const char *found = memmem(image, bytes, mark, sizeof mark - 1);
+    if (d->kind != DRIVER_CUDA || !found || d->version(&version)) return false;
+    if (sscanf(found + sizeof mark - 1, "%d.%d", &major, &minor) != 2 || version / 1000 >= major)
+        return false;
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
+        if (needed[i][0] == major) driver = needed[i][1];
+    if (!driver)
+        snprintf(text, size,
+                 _("update the driver: the code objects are of CUDA %d.%d, this driver supports %d.%d"),
+                 major, minor, version / 1000, version % 1000 / 10);
+    else
+        snprintf(
+            text, size,
+            _("update the driver to %d or later: the code objects are of CUDA %d.%d, this driver supports "
+              "%d.%d; or build MEOpt with that version's nvcc"),
+            driver, major, minor, version / 1000, version % 1000 / 10);
+    return true;
 }
 
 /* Reads the architecture of a card from its KFD node, which has 10000 major + 100 minor + stepping: 90010 is
@@ -121,8 +187,9 @@ int driver_card(const struct driver *d, int ordinal, struct card_info *info, str
     if (!code) code = d->name(info->name, (int)sizeof info->name, device);
     if (!code) code = d->total(&info->total_bytes, device);
     if (code)
-        return error_set(err, EXIT_NO_CARD, "see 'meopt doctor'", "card %s:%d does not answer: %s",
-                         driver_names[d->kind], ordinal, driver_text(d, code, text, sizeof text));
+        return error_set(err, EXIT_NO_CARD, driver_remedy(d, code, N_("see 'meopt doctor'")),
+                         "card %s:%d does not answer: %s", driver_names[d->kind], ordinal,
+                         driver_text(d, code, text, sizeof text));
     char name[sizeof info->name];
     memcpy(name, info->name, sizeof name);
     name[sizeof name - 1] = 0;

@@ -10,6 +10,7 @@
 
 #include "core/base/error.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -96,6 +97,14 @@ int driver_open(struct driver *driver, enum driver_kind kind, struct error *err)
 
 /* "invalid device ordinal (101)" */
 const char *driver_text(const struct driver *driver, int error, char *text, size_t size);
+
+/* Returns what to do about an error; `otherwise` if nothing is known of it. A hint for error_set. */
+const char *driver_remedy(const struct driver *driver, int error, const char *otherwise);
+
+/* Returns whether a code object of NVIDIA was compiled by a toolkit of a later major version than the driver
+ * supports, which the driver refuses with 200, 209, 218 or 222. The text names both versions and the driver
+ * that is needed. */
+bool driver_too_old(const struct driver *driver, const void *image, size_t bytes, char *text, size_t size);
 
 /* Properties of one card. */
 struct card_info {

@@ -174,7 +174,7 @@ static int load_object(struct device *dev, struct error *err)
     enum { MAX = 32 };
     struct gpu *gpu = gpu_of(dev);
     struct object objects[MAX];
-    char built[300] = "", tried[400] = "", text[160];
+    char built[300] = "", tried[400] = "", text[160], hint[240] = "";
     int count = object_list(gpu->driver.kind, objects, MAX);
     for (int i = 0; i < count; i++)
         snprintf(built + strlen(built), sizeof built - strlen(built), "%s%s", i ? ", " : "", objects[i].arch);
@@ -207,15 +207,16 @@ static int load_object(struct device *dev, struct error *err)
                 gpu->module = NULL;
                 memset(gpu->kernels, 0, sizeof gpu->kernels);
             }
+            if (code && !hint[0]) driver_too_old(&gpu->driver, gpu->image, bytes, hint, sizeof hint);
             free(gpu->image);
             gpu->image = NULL;
             snprintf(tried + strlen(tried), sizeof tried - strlen(tried), "%s%s: %s", tried[0] ? "; " : "",
                      objects[i].arch, code ? driver_text(&gpu->driver, code, text, sizeof text) : wrong);
             dev->pending.code = 0;
         }
-    char hint[200];
-    snprintf(hint, sizeof hint, _("build MEOpt with -DMEOPT_GPU_ARCHS=%s; see meopt-devices(7)"),
-             gpu->card.arch[0] ? gpu->card.arch : N_("the card's arch"));
+    if (!hint[0])
+        snprintf(hint, sizeof hint, _("build MEOpt with -DMEOPT_GPU_ARCHS=%s; see meopt-devices(7)"),
+                 gpu->card.arch[0] ? gpu->card.arch : N_("the card's arch"));
     if (!count)
         return error_set(err, EXIT_NO_CARD, hint, "no GPU code objects were built for %s cards; %s is %s",
                          driver_names[gpu->driver.kind], dev->name,
@@ -454,8 +455,9 @@ int gpu_device_open(struct device **device, enum driver_kind kind, int ordinal, 
     current_get(gpu, &before);
     if ((code = card_start(dev)) != 0)
         code = error_set(err, EXIT_NO_CARD,
-                         "see 'meopt doctor': permissions, another process that holds the card, a driver "
-                         "older than the library",
+                         driver_remedy(&gpu->driver, code,
+                                       N_("see 'meopt doctor': permissions, another process that holds the "
+                                          "card, a driver older than the library")),
                          "card %s cannot be started: %s", dev->name,
                          driver_text(&gpu->driver, code, text, sizeof text));
     else code = load_object(dev, err);

@@ -106,7 +106,9 @@ void gpu_sync(struct device *dev)
 static int made(struct device *dev, int code, const char *what, struct error *err)
 {
     char text[160];
-    return code ? error_set(err, EXIT_FAILED, "see 'meopt doctor'", "%s on %s: %s", what, dev->name,
+    return code ? error_set(err, EXIT_FAILED,
+                            driver_remedy(&gpu_of(dev)->driver, code, N_("see 'meopt doctor'")),
+                            "%s on %s: %s", what, dev->name,
                             driver_text(&gpu_of(dev)->driver, code, text, sizeof text))
                 : 0;
 }

@@ -11,7 +11,9 @@ int gpu_fail(struct device *dev, int code, const char *what)
     char text[160];
     if (code && !dev->pending.code)
         error_set(&dev->pending, EXIT_FAILED,
-                  "see 'meopt doctor'; the kernel's log (dmesg) says more about a card that was lost",
+                  driver_remedy(&gpu_of(dev)->driver, code,
+                                N_("see 'meopt doctor'; the kernel's log (dmesg) says more about a card that "
+                                   "was lost")),
                   "%s on %s: %s", what, dev->name,
                   driver_text(&gpu_of(dev)->driver, code, text, sizeof text));
     return code;

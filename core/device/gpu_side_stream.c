@@ -38,8 +38,8 @@ int side_stream_open(struct side_stream **out, struct device *device, struct err
     if (!code) code = d->event_create(&side->end, DRIVER_EVENT_NO_TIMING);
     for (int i = 0; i < MARKS && !code; i++) code = d->event_create(&side->marks[i], DRIVER_EVENT_NO_TIMING);
     if (code)
-        return error_set(err, EXIT_FAILED, "see 'meopt doctor'", "no stream on %s: %s", device->name,
-                         driver_text(d, code, text, sizeof text));
+        return error_set(err, EXIT_FAILED, driver_remedy(d, code, N_("see 'meopt doctor'")),
+                         "no stream on %s: %s", device->name, driver_text(d, code, text, sizeof text));
     for (int i = 0; i < KERNELS; i++)
         if (!(side->kernels[i] = gpu_function(device, side_stream_kernels[i])))
             return error_set(err, EXIT_FAILED, "build MEOpt and its code objects together",

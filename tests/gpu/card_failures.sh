@@ -51,6 +51,32 @@ device=opencl expect 6 "^meopt: .*'opencl'" A=1
 device=auto expect 0 'hip:0' A=1
 device=auto expect 0 'cuda:0' MEOPT_HIP_LIBRARY=/nowhere.so
 device=auto expect 0 '^warning: .*hip:0.*gfx90a' FAKE_ARCH=gfx936 FAKE_B=1 MEOPT_CUDA_LIBRARY=/nowhere.so
+# The remedy of each error of the driver, where a site can do something: CODE, WHERE it occurs, what the hint names.
+device=cuda
+expect 6 'nvidia-smi -c 0' FAKE_CONTEXT=46
+expect 6 '/dev/nvidia.*CUDA_VISIBLE_DEVICES' FAKE_INIT=100
+expect 6 'nvidia-fabricmanager' FAKE_INIT=802
+expect 6 'libcuda.so.1' FAKE_INIT=803
+expect 6 'cuda-compat' FAKE_INIT=804
+expect 6 'nvidia_uvm' FAKE_INIT=999
+expect 1 'nvidia-smi --gpu-reset' FAKE_LAUNCH=3 FAKE_ERROR=214
+for error in 700 716 719; do expect 1 'Xid.*--share' FAKE_LAUNCH=3 FAKE_ERROR=$error; done
+expect 6 'dmesg' FAKE_INIT=3
+! grep -q -e "-> see 'meopt doctor'" "$dir/out" || fail "doctor refers to itself"
+device=hip
+expect 1 'rocm-smi --gpureset' FAKE_LAUNCH=3 FAKE_ERROR=214
+expect 1 'dmesg.*--share' FAKE_LAUNCH=3
+expect 6 '/dev/kfd' FAKE_INIT=100
+# Code objects of a later CUDA than the driver's: both versions and the driver that is needed; of the same CUDA: the arch.
+device=cuda
+mkdir "$dir/later"
+printf 'emulated sm_90\nCuda compilation tools, release 13.0, V13.0.88\n' >"$dir/later/meopt-sm_90.co"
+for error in 200 209 218 222; do
+    expect 6 '\<580\>.* 13\.0.* 12\.2' FAKE_LOAD=$error FAKE_VERSION=12020 MEOPT_KERNELS="$dir/later"
+    expect 6 'MEOPT_GPU_ARCHS=sm_90' FAKE_LOAD=$error FAKE_VERSION=13000 MEOPT_KERNELS="$dir/later"
+done
+expect 0 'sentinel' FAKE_VERSION=13000 MEOPT_KERNELS="$dir/later"
+unset device
 # Without any driver auto is the processor, whatever it is called: the same answer as cpu.
 export MEOPT_HIP_LIBRARY=/nowhere.so MEOPT_CUDA_LIBRARY=/nowhere.so
 "$MEOPT" doctor --quick --device cpu >"$dir/cpu" 2>&1

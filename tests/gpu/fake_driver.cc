@@ -7,13 +7,12 @@
  *   FAKE_ARCH     architecture of the card (FAKE_CARD: gfx90a, gfx928, sm_90)
  *   FAKE_MEMORY   bytes of the card (8 GiB)
  *   FAKE_OTHERS   bytes that other processes hold (0)
- *   FAKE_INIT     error of the first call (0)
- *   FAKE_CONTEXT  error of starting a card (0)
+ *   FAKE_INIT, FAKE_CONTEXT, FAKE_LOAD  error of the first call, of starting a card, of loading code (0)
  *   FAKE_SILENT   kernels start, succeed and do nothing, as with code of a wrong architecture on some cards
  *   FAKE_WAVE     width of its waves, if kernels were compiled for a different one
  *   FAKE_LANE     lane whose sums of matrix instructions are in wrong positions
  *   FAKE_WRONG    prefix of the names of kernels that start, succeed and do nothing
- *   FAKE_LAUNCH   number of the launch that fails with "launch failure"
+ *   FAKE_LAUNCH   number of the launch that fails with "launch failure", or FAKE_ERROR
  *   FAKE_FAULT    number of the launch whose kernel reads unmapped memory: it starts, and the next call
  *                 returns the error. As with real drivers, both errors stay: every later call returns them.
  *   FAKE_LATE     number of the stream, from 1 in the order of creation, whose work waits as long as waits
@@ -492,6 +491,7 @@ ENTRY(hipModuleLoadData, cuModuleLoadData)(void **module, const void *image)
     OF_A_CARD;
     char built[32] = "";
     if (sscanf((const char *)image, "emulated %31s", built) != 1) return 200;
+    if (number("FAKE_LOAD", 0)) return (int)number("FAKE_LOAD", 0);
     bool compiled = strncmp(built, "compute_", 8) == 0 && atoi(built + 8) <= atoi(arch() + 3); /* PTX */
     if (strcmp(built, arch()) != 0 && !compiled && !getenv("FAKE_SILENT")) return NO_BINARY;
     emulate::cards_wave = (int)number("FAKE_WAVE", WAVE);
@@ -546,7 +546,7 @@ ENTRY(hipModuleLaunchKernel, cuLaunchKernel)
         if (!is_code(m->image)) return ILLEGAL_ADDRESS;
     launches++;
     ++(*kernels)[((const emulate::kernel *)function)->name];
-    if (launches == number("FAKE_LAUNCH", -1)) return fault = LAUNCH_FAILURE;
+    if (launches == number("FAKE_LAUNCH", -1)) return fault = (int)number("FAKE_ERROR", LAUNCH_FAILURE);
     if (launches == number("FAKE_FAULT", -1)) {
         fault = ILLEGAL_ADDRESS;
         return 0;
