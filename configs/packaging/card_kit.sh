@@ -20,6 +20,7 @@ link_program "$kit/bin/meopt" "$build/CMakeFiles/meopt.dir/cli/main.c.o" "$build
 tests=$(sed -n 's/^test \([a-z_]*\) .*/\1/p' "$source/tests/bench/card.sh")
 {
     echo '#include <stdio.h>'
+    echo '#include <stdlib.h>'
     echo '#include <string.h>'
     for test in $tests; do echo "int main_$test(int, char **);"; done
     echo 'static const struct { const char *name; int (*run)(int, char **); } tests[] = {'
@@ -28,7 +29,7 @@ tests=$(sed -n 's/^test \([a-z_]*\) .*/\1/p' "$source/tests/bench/card.sh")
 };
 int main(int argc, char **argv)
 {
-    const char *slash = strrchr(argv[0], '/'), *name = slash ? slash + 1 : argv[0];
+    const char *own = getenv("KIT_TEST"), *slash = strrchr(argv[0], '/'), *name = own ? own : slash ? slash + 1 : argv[0];
     for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
         if (strcmp(tests[i].name, name) == 0) return tests[i].run(argc, argv);
     return fprintf(stderr, "%s: no such test\n", name), 2;

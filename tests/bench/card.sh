@@ -197,6 +197,7 @@ part_sanitize() { # NAME TOOL TEST [FILTER]
     [ -z "$KIT_EMULATED" ] || { echo "no compute-sanitizer for an emulated card"; return 77; }
     command -v compute-sanitizer || { echo "no compute-sanitizer in PATH or /usr/local/cuda"; return 77; }
     tool=$2 test=$kit/tests/$3
+    export KIT_TEST="$3" # whatever it makes of the link's name
     shift 3
     compute-sanitizer --tool "$tool" --error-exitcode 9 "$test" "$@"
 }
@@ -332,10 +333,19 @@ finish() { # the parts that are not finished were interrupted
     exit "${1:-0}"
 }
 
-# What the system says of the card's memory, one line each quarter of a second: MiB first.
+# The first list of fields that this nvidia-smi knows; names change between drivers.
+known_fields() { # FIELDS...
+    for fields; do
+        # shellcheck disable=SC2086
+        ! nvidia-smi $which --query-gpu="$fields" --format=csv,noheader >/dev/null 2>&1 || { echo "$fields" && return; }
+    done
+}
+# The card's memory as the system has it, one line each quarter of a second or second: MiB first.
 watch_card() {
     if [ "$KIT_TYPE" = cuda ]; then
-        exec nvidia-smi -i "$pci" --query-gpu=memory.used,power.draw,clocks.sm,temperature.gpu,clocks_throttle_reasons.active \
+        now=memory.used,power.draw,clocks.sm,temperature.gpu
+        # shellcheck disable=SC2086
+        exec nvidia-smi $which --query-gpu="$(known_fields $now,clocks_event_reasons.active $now,clocks_throttle_reasons.active $now memory.used)" \
             --format=csv,noheader,nounits -lms 250
     fi
     used=/sys/bus/pci/devices/$pci/mem_info_vram_used
@@ -343,18 +353,24 @@ watch_card() {
         echo $(($(cat "$used") >> 20))
         sleep 0.25
     done
+    while [ "$smi" ]; do
+        "$smi" -d "$KIT_CARD" --showmeminfo vram --csv | awk -F, '$3 + 0 > 0 { print int($3 / 1048576); exit }'
+        sleep 1
+    done
 }
 describe_card() {
     if [ "$KIT_TYPE" = cuda ]; then
         facts=name,driver_version,pstate,power.limit,clocks.max.sm,ecc.mode.current,ecc.errors.uncorrected.volatile.total,mig.mode.current
-        nvidia-smi -q -i "$pci" >"$KIT_LOGS/smi.all"
-        nvidia-smi -i "$pci" --query-gpu=$facts,pcie.link.gen.current,pcie.link.width.current --format=csv,noheader
+        # shellcheck disable=SC2086
+        nvidia-smi $which -q >"$KIT_LOGS/smi.all"
+        # shellcheck disable=SC2086
+        nvidia-smi $which --query-gpu="$(known_fields $facts,pcie.link.gen.current,pcie.link.width.current name,driver_version)" --format=csv,noheader
+        # shellcheck disable=SC2086
+        nvidia-smi $which --query-compute-apps=pid,used_memory --format=csv,noheader | sed 's/^/another process: /'
         dmesg 2>/dev/null | grep 'NVRM: Xid' | tail -n 1
-    else
-        smi=$(command -v rocm-smi || command -v hy-smi || ls /opt/rocm/bin/rocm-smi /opt/dtk/bin/rocm-smi /opt/hyhal/bin/hy-smi 2>/dev/null | head -n 1)
-        [ "$smi" ] || return 0
-        $smi -a >"$KIT_LOGS/smi.all" 2>&1
-        $smi --showdriverversion 2>/dev/null | grep -i version | head -n 1
+    elif [ "$smi" ]; then
+        "$smi" -a >"$KIT_LOGS/smi.all" 2>&1
+        "$smi" --showdriverversion 2>/dev/null | grep -i version | head -n 1
     fi
 }
 
@@ -428,6 +444,11 @@ rows | while read -r kind name rest; do
     [ "$kind" = card ] || chosen "$kind" "$name" || record "$kind" "$name" skipped 0 "not chosen by --parts"
 done
 : >"$KIT_LOGS/smi"
+which="-i $pci" # the order of the cards is another than CUDA's
+# shellcheck disable=SC2086
+nvidia-smi $which -L >/dev/null 2>&1 || which=
+smi=
+for tool in rocm-smi hy-smi /opt/rocm/bin/rocm-smi /opt/dtk/bin/rocm-smi /opt/hyhal/bin/hy-smi; do smi=${smi:-$(command -v $tool)}; done
 if [ -z "$KIT_EMULATED" ]; then
     describe_card >"$KIT_LOGS/smi.facts" 2>"$KIT_LOGS/smi.errors"
     watch_card >"$KIT_LOGS/smi" 2>>"$KIT_LOGS/smi.errors" &

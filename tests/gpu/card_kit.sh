@@ -81,13 +81,23 @@ case "$*" in
 esac
 SH
 printf '#!/bin/sh\necho ERROR: one race\nexit 9\n' >tools/compute-sanitizer
+cat >tools/python <<'SH'
+#!/bin/sh
+[ "$1" = -c ] || echo '{"workload": "dinov2", "batch": 32, "blocks_compiled": true, "step_ms": 640.0, "peak_bytes": 5}
+{"meopt_torch_same_bits": '"$SAME"'}'
+SH
 chmod +x tools/*
 path=$PATH
 export FAKE_NAME="Card of a test" PATH="$work/tools:$PATH"
-run 1 --device cuda:0 --parts 'queues racecheck_rows'
+export SAME=true MEOPT_PYTHON="$work/tools/python"
+run 1 --device cuda:0 --parts 'queues torch racecheck_rows'
 right 'not j["emulated"] and "580.65" in j["card"]["system"] and "0x0000000000000004" in j["card"]["throttling"]'
 right 's["queues"] == "passed" and s["racecheck_rows"] == "failed" and "exit 9" in p["racecheck_rows"]["reason"]'
-unset FAKE_NAME
+right 's["torch"] == "passed" and p["torch"]["figures"][0]["step_ms"] == 640'
+export SAME=false
+run 1 --device cuda:0 --parts torch
+right 's["torch"] == "failed" and p["torch"]["figures"][1]["meopt_torch_same_bits"] is False'
+unset FAKE_NAME MEOPT_PYTHON
 export PATH="$path"
 
 # Planted faults.
