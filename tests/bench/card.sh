@@ -227,6 +227,7 @@ run_part() { # KIND NAME LIMIT WORD...
     case $code in
     0) record "$kind" "$name" passed $took '' ;;
     77) record "$kind" "$name" skipped $took "$last" ;;
+    130 | 143) record "$kind" "$name" skipped $took interrupted ;;
     124 | 137) record "$kind" "$name" timeout $took "stopped after $limit s" ;;
     *)
         why=$(grep -E '^\[  FAILED  \]|ERROR: |^meopt: |not found|No such' "$KIT_LOGS/$name.txt" | head -n 1)

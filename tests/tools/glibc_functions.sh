@@ -12,7 +12,7 @@ requires_2_17() { # FILE
     objdump -T "$1" | grep -o 'GLIBC_[A-Z0-9._]*' | sort -Vu >versions
     [ "$(tail -n 1 versions)" = GLIBC_2.17 ] || fail "$1 requires $(tail -n 1 versions)"
 }
-link() { # OUT FILE...: as configs/packaging/tarball.sh does
+link() { # OUT FILE...: as configs/packaging/static_link.sh does
     out=$1
     shift
     "$cc" -o "$out" -L"$glibc" -Wl,--wrap=__libc_start_main "$@" -lglibc_2_17 -static-libgcc -Wl,--no-as-needed -lpthread -ldl -lrt -lm 2>log ||
