@@ -1,8 +1,8 @@
 #!/bin/sh
 # card_kit.sh BUILD NAME CC DIR [KERNELS]: NAME.tar.xz in DIR for a machine that has a card, its driver and glibc 2.17 or later: run.sh
 # (tests/bench/card.sh), the program of the tarball, the tests that run.sh names as one program, the code objects of KERNELS (BUILD/kernels), and
-# the data of both. KERNELS of none are an error, as is an archive of more than 16 MiB. XZ: the command that
-# compresses; 'xz -0' saves time.
+# the data of both. KERNELS of none are an error, as is an archive of more than 16 MiB. XZ: another command that
+# compresses, to save time.
 set -eu
 build=$1 name=$2 cc=$3 to=$4 kernels=${5:-$1/kernels}
 here=$(cd "$(dirname "$0")" && pwd)

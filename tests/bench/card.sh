@@ -264,13 +264,16 @@ write_json() {
         printf ' "card": {"description": %s, "arch": "%s", "pci": "%s", "driver": %s, "memory_bytes": %s, "free_bytes": %s,\n' "$(quoted "$card")" "$arch" \
             "$pci" "$(quoted "$driver")" "${memory:-null}" "${KIT_FREE:-null}"
         printf '  "system": %s, "throttling": %s},\n "parts": [' "$(quoted "$(cat "$KIT_LOGS/smi.facts" 2>/dev/null)")" "$(quoted "$throttling")"
-        comma=
+        comma='' before=''
         rows | while read -r kind name rest; do
             IFS="$tab" read -r kind name status took why <"$KIT_WORK/$name.row"
+            [ "$why" = "$before" ] || { reason=$(quoted "$why") before=$why; }
+            [ "$why" ] || reason=null before=
             figures=null
             [ ! -s "$KIT_LOGS/$name.json" ] || [ "$status" = timeout ] || figures=$(cat "$KIT_LOGS/$name.json")
+            case $figures in null | *'}' | *']') ;; *) figures=null ;; esac # of a program that crashed
             printf '%s\n  {"kind": "%s", "name": "%s", "status": "%s", "seconds": %d, "reason": %s, "figures": %s}' "$comma" "$kind" "$name" "$status" \
-                "$took" "$([ "$why" ] && quoted "$why" || echo null)" "$figures"
+                "$took" "$reason" "$figures"
             comma=,
         done
         printf '],\n "counts": {"passed": %d, "failed": %d, "timeout": %d, "skipped": %d}}\n' "$(count passed)" "$(count failed)" "$(count timeout)" \

@@ -14,14 +14,14 @@ cc=$(sed -n 's/^CMAKE_C_COMPILER:[A-Z]*=//p' "$MEOPT_BUILD/CMakeCache.txt")
 [ -e "$MEOPT_BUILD/static/whole" ] || [ "${MEOPT_LONG:-}" ] ||
     { echo "no static libraries: sh configs/packaging/static_libs.sh $MEOPT_BUILD/static $cc"; exit 77; }
 make() { # KERNELS
-    XZ='xz -0' sh "$MEOPT_SOURCE/configs/packaging/card_kit.sh" "$MEOPT_BUILD" kit "$cc" "$work" "$1" >out 2>err
+    XZ='gzip -1' sh "$MEOPT_SOURCE/configs/packaging/card_kit.sh" "$MEOPT_BUILD" kit "$cc" "$work" "$1" >out 2>err
 }
 mkdir none
 make none && fail "a kit without code objects"
 grep -q MEOPT_GPU_ARCHS err || fail "it does not say how to build code objects"
 make "$fakes/fake_kernels" || fail "the kit"
 grep -q 'gfx90a .*sm_90' out || fail "the archs are not named"
-tar -xJf kit.tar.xz
+tar -xf kit.tar.xz
 mkdir "a place"
 mv kit "a place/moved"
 kit="$work/a place/moved"
