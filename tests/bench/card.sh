@@ -197,7 +197,7 @@ part_sanitize() { # NAME TOOL TEST [FILTER]
     [ -z "$KIT_EMULATED" ] || { echo "no compute-sanitizer for an emulated card"; return 77; }
     command -v compute-sanitizer || { echo "no compute-sanitizer in PATH or /usr/local/cuda"; return 77; }
     tool=$2 test=$kit/tests/$3
-    export KIT_TEST="$3" # whatever it makes of the link's name
+    export MEOPT_TEST_SHORT=1 KIT_TEST="$3" # whatever it makes of the link's name
     shift 3
     compute-sanitizer --tool "$tool" --error-exitcode 9 "$test" "$@"
 }

@@ -279,6 +279,7 @@ ON_EACH(empty_gemms_end, check_empty_gemms)
 int main(int argc, char **argv)
 {
     const char *card = getenv("MEOPT_TEST_DEVICE");
+    bool slow = card_is_emulated() || getenv("MEOPT_TEST_SHORT"); /* under compute-sanitizer */
     collect();
     if (argc > 1 && strcmp(argv[1], "--time") == 0) {
         time_operations(card ? card : "cpu", argc > 2 ? argv[2] : NULL, operations, operation_count);
@@ -289,7 +290,7 @@ int main(int argc, char **argv)
     for (int k = 0; k < operation_count; k++) {
         struct operation *op = &operations[k];
         bool many_tokens = strncmp(op->name, "attention", 9) == 0 && op->shapes[0][1] > 512;
-        if (many_tokens && card_is_emulated() && !getenv("MEOPT_LONG")) continue; /* takes minutes */
+        if (many_tokens && slow && !getenv("MEOPT_LONG")) continue; /* takes minutes */
         tests[count++] = (struct CMUnitTest){op->name, operation_equals_its_reference, NULL, NULL, op};
     }
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(bf16_rounds_to_even_and_keeps_nan);
