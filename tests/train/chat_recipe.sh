@@ -22,14 +22,14 @@ pairs = [("Where is the %s %s?" % (c, a), " ".join(random.sample(words, 3)) + ".
 pairs[7] = (pairs[7][0], "在水面上。") # of characters that are several tokens
 records = [json.dumps({"messages": [{"role": "user", "content": q}, {"role": "assistant", "content": a}]}) + "\n" for q, a in pairs]
 with open("chats.jsonl", "w") as f:
-    for _ in range(8): f.writelines(records), random.shuffle(records) # the first 50 in the order of `expected`
+    f.writelines(records)
 sentence = lambda: " ".join(random.sample(colours + animals + words + ["Where", "is", "the", "在水面上。"], 6)) + random.choice(".?")
 with open("text.jsonl", "w") as f:
     for _ in range(400): f.write(json.dumps({"text": " ".join(sentence() for _ in range(3))}) + "\n")
 open("questions", "w").write("".join(q + "\n/clear\n" for q, _ in pairs))
 open("expected", "w", encoding="utf-8").write("".join(a + "\n" for _, a in pairs))
 PYTHON
-small='model.context=256 device.type=cpu train.precision=fp32 train.recompute=none train.micro_batch=2 train.batch_size=2'
+small='model.context=64 device.type=cpu train.precision=fp32 train.recompute=none train.micro_batch=2 train.batch_size=2'
 tiny="$MEOPT_SOURCE/tests/data/readme/Qwen3-0.6B"
 { meopt tokenize text.jsonl --tokenizer "$tiny" -o text && meopt config new qwen3 words.yaml &&
     meopt config set words.yaml model.weight="$tiny" data.root=text.bin $small train.epochs=3 optim.lr=1.0e-2 &&
@@ -45,7 +45,7 @@ while read -r command <&3; do
     *) eval "$command" >out 2>err </dev/null || fail "'$command' ends with $?" ;;
     esac
     case $command in
-    'meopt config set'*) meopt config set chat.yaml $small train.epochs=30 optim.lr=6.0e-3 >out 2>err || fail "config set: exit $?" ;;
+    'meopt config set'*) meopt config set chat.yaml $small train.epochs=60 optim.lr=6.0e-3 >out 2>err || fail "config set: exit $?" ;;
     esac
 done 3<commands
 right=$(paste -d '|' expected answers | awk -F '|' '$1 == $2' | wc -l)
