@@ -196,8 +196,8 @@ static int read_message(struct writer *w, size_t i, struct error *err)
     int code = read_role(w, &t, message, err);
     if (code) return code;
     snprintf(what, sizeof what, "message %zu", i);
-    if (json_members_check(message, message_members, NULL, what, N_("write it into content, or remove it"),
-                           err))
+    if (json_members_check(message, message_members, NULL, what,
+                           N_("write it into content, or leave it out: --ignore MEMBER"), err))
         return err->code = EXIT_FAILED;
     if (calls && !json_is_array(calls) && !json_is_null(calls))
         return error_set(err, EXIT_FAILED, "write an array of calls", "message %zu: tool_calls is no array",
