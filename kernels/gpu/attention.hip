@@ -129,7 +129,6 @@ template <class T> DEVICE void attention_forward(const T *qkv, T *out, float *ls
             kept[e] = sum;
         }
     }
-    barrier();
     for (int e = 0; e < KEEP; e++) {
         int at = THREAD + e * ATTENTION_THREADS, i = at / DH, d = at % DH;
         if (d < dh && first + i < m.N)

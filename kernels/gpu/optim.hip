@@ -308,7 +308,7 @@ KERNEL(optim_check, const optim_row *tasks, int count, optim_partial *)
             bad |= (load_whole<uint16_t>(bits + begin) & low) == low ||
                    (load_whole<uint16_t>(bits + end - 1) & low) == low;
     }
-    if (bad && entry->proceed) *entry->proceed = 0;
+    if (bad && entry->proceed) store_flag(entry->proceed, 0);
 }
 
 /* Loads a lane's eight elements of a group of a gradient or accumulator: u, 8 + u, ... 56 + u; zeros from
@@ -395,7 +395,7 @@ KERNEL(optim_clip, optim_row *tasks, int count, const optim_grad_stats *found, d
     bool finite = found->finite && found->squares - found->squares == 0;
     if (row >= count) return;
     tasks[row].task.s.gradient_scale *= (float)scale_clipped(sqrt(found->squares), divide, clip);
-    if (!finite && tasks[row].proceed) *tasks[row].proceed = 0;
+    if (!finite && tasks[row].proceed) store_flag(tasks[row].proceed, 0);
 }
 
 /* If ranks hold parts: copies the results of this rank's chunks to the slots of the whole tensors. One block

@@ -118,6 +118,16 @@ enum { MAX_THREADS = 256 };
  * output may be the input. */
 enum { AT_ONCE = 4 };
 
+/* Stores one and the same value as other threads and blocks of the launch. */
+DEVICE void store_flag(int *p, int x)
+{
+#if defined(__CUDACC__) /* PTX: volatile accesses are relaxed ones */
+    *(volatile int *)p = x;
+#else
+    __atomic_store_n(p, x, __ATOMIC_RELAXED);
+#endif
+}
+
 /* bf16 as its 16 bits, so that no vendor's header is needed. */
 struct bf16 {
     uint16_t bits;

@@ -2,10 +2,8 @@
  * One block at a time, one OS thread, so the same bits every run. */
 #include "tests/gpu/emulate.h"
 #include "tests/gpu/emulate_run.h"
+#include "tests/gpu/emulate_shared.h"
 
-#include <cstdio>
-#include <cstdlib>
-#include <vector>
 #if !defined(__x86_64__)
 #include <ucontext.h>
 #endif
@@ -23,6 +21,10 @@ namespace emulate
 {
 int thread, threads, cards_wave = WAVE, wrong_lane = -1;
 int64_t block[3], blocks[3];
+bool shares;
+uint32_t phase, block_phase, launch_phase, operation;
+char *stack_end;
+static std::vector<std::pair<uint32_t, int64_t>> begun_blocks; /* of this launch, with their first phase */
 kernel *kernel::first;
 
 enum waiting { RUNNING, AT_BARRIER, AT_WAVE, FINISHED };
@@ -83,6 +85,10 @@ static context scheduler;
 [[maybe_unused]] static size_t scheduler_bytes;
 static const kernel *running;
 static void **running_arguments;
+static order waves;
+static int lanes[WAVE], place; /* the lane that runs is lanes[place] of its wave */
+static int without_line;       /* of the barrier that the block's threads pass without waiting */
+static const char *without_file;
 
 static void die(const char *what, const fiber &a, const fiber &b)
 {
@@ -95,7 +101,9 @@ static void die(const char *what, const fiber &a, const fiber &b)
 static void enter(int i)
 {
     thread = i;
+    place = 0;
     fiber &f = fibers[(size_t)i];
+    stack_end = f.stack + STACK_BYTES;
     SWITCH_START(&scheduler_sanitizer, f.stack, STACK_BYTES);
     emulate_switch(&scheduler, &f.context);
     SWITCH_FINISH(scheduler_sanitizer, nullptr, nullptr);
@@ -104,14 +112,15 @@ static void enter(int i)
 /* Switches to the next lane of the wave, and after the last one to run_wave. */
 static void leave(waiting state, const char *file, int line)
 {
-    int next = thread + 1;
+    int next = ++place < WAVE ? thread - thread % WAVE + lanes[place] : -1;
     fiber &f = fibers[(size_t)thread];
     f.state = state;
     f.file = file;
     f.line = line;
-    if (next % WAVE && fibers[(size_t)next].state == RUNNING) {
+    if (next >= 0 && fibers[(size_t)next].state == RUNNING) {
         fiber &to = fibers[(size_t)next];
         thread = next;
+        stack_end = to.stack + STACK_BYTES;
         SWITCH_START(state == FINISHED ? nullptr : &f.sanitizer, to.stack, STACK_BYTES);
         emulate_switch(&f.context, &to.context);
     } else {
@@ -123,13 +132,17 @@ static void leave(waiting state, const char *file, int line)
 
 static void body()
 {
-    if (thread % WAVE == 0) SWITCH_FINISH(nullptr, &scheduler_stack, &scheduler_bytes);
+    if (place == 0) SWITCH_FINISH(nullptr, &scheduler_stack, &scheduler_bytes);
     else SWITCH_FINISH(nullptr, nullptr, nullptr);
     running->call(running->function, running_arguments);
     leave(FINISHED, nullptr, 0);
 }
 
-void wait_block(const char *file, int line) { leave(AT_BARRIER, file, line); }
+void wait_block(const char *file, int line)
+{
+    if (line == without_line && strstr(file, without_file)) return;
+    leave(AT_BARRIER, file, line);
+}
 
 uint64_t exchange(uint64_t value, int from, const char *file, int line)
 {
@@ -243,8 +256,8 @@ void mma_m16n8k16_bf16(float c[4], const uint32_t a[4], const uint32_t b[2])
 static void run_wave(int first)
 {
     uint64_t given[WAVE];
-    for (;;) {
-        if (fibers[(size_t)first].state == RUNNING) enter(first);
+    for (;; operation++) {
+        if (fibers[(size_t)first].state == RUNNING) enter(first + lanes[0]);
         fiber &lead = fibers[(size_t)first];
         for (int i = first; i < first + WAVE; i++) {
             fiber &f = fibers[(size_t)i];
@@ -254,7 +267,7 @@ static void run_wave(int first)
                 die("lanes wait at different places", lead, f);
             given[i - first] = f.value;
         }
-        if (lead.state != AT_WAVE) return;
+        if (lead.state != AT_WAVE) break;
         if (lead.product) {
             lead.product(first);
             if (wrong_lane >= 0) {
@@ -272,6 +285,15 @@ static void run_wave(int first)
             f.state = RUNNING;
         }
     }
+    operation++;
+}
+
+/* Draws the order of the next block. */
+static void draw_order(const char *text)
+{
+    order of_lanes = order_of(text, WAVE);
+    for (int i = 0; i < WAVE; i++) lanes[i] = (int)of_lanes.at(i);
+    waves = order_of(text, threads / WAVE);
 }
 
 static void run_block()
@@ -282,8 +304,10 @@ static void run_block()
         f.file = nullptr;
         f.line = 0;
     }
+    block_phase = phase + 1;
     for (;;) {
-        for (int first = 0; first < threads; first += WAVE) run_wave(first);
+        phase++;
+        for (int i = 0; i < threads / WAVE; i++) run_wave((int)waves.at(i) * WAVE);
         fiber &lead = fibers[0];
         for (fiber &f : fibers)
             if (f.state != lead.state || (f.state == AT_BARRIER && f.line != lead.line))
@@ -293,11 +317,29 @@ static void run_block()
     }
 }
 
+int64_t block_of(uint32_t at)
+{
+    int64_t found = 0;
+    for (const auto &b : begun_blocks)
+        if (b.first <= at) found = b.second;
+    return found;
+}
+
 const kernel *find(const char *name)
 {
     for (const kernel *k = kernel::first; k; k = k->next)
         if (strcmp(k->name, name) == 0) return k;
     return nullptr;
+}
+
+/* EMULATE_WITHOUT=FILE:LINE: the kernels have no barrier there. */
+static void choose_removed_barrier()
+{
+    static char file[64];
+    const char *text = getenv("EMULATE_WITHOUT");
+    without_line = 0;
+    without_file = file;
+    if (text) sscanf(text, "%63[^:]:%d", file, &without_line);
 }
 
 void run(const kernel *k, const int64_t grid[3], int block_threads, void **arguments)
@@ -311,6 +353,7 @@ void run(const kernel *k, const int64_t grid[3], int block_threads, void **argum
     running = k;
     running_arguments = arguments;
     threads = block_threads;
+    choose_removed_barrier();
     while ((int)fibers.size() > threads) {
         free(fibers.back().memory);
         fibers.pop_back();
@@ -322,8 +365,25 @@ void run(const kernel *k, const int64_t grid[3], int block_threads, void **argum
         fibers.back().stack = fibers.back().memory + shift;
     }
     for (int i = 0; i < 3; i++) blocks[i] = grid[i];
-    for (block[2] = 0; block[2] < grid[2]; block[2]++)
-        for (block[1] = 0; block[1] < grid[1]; block[1]++)
-            for (block[0] = 0; block[0] < grid[0]; block[0]++) run_block();
+    const char *text = order_text();
+    order grid_order = order_of(text, grid[0] * grid[1] * grid[2]);
+    const std::vector<shared_memory> &arrays = shared_memories();
+    std::vector<const shared_memory *> used; /* by the first block; NaN for the next */
+    draw_order(text);
+    shares = false;
+    launch_phase = phase + 1;
+    begun_blocks.clear();
+    for (int64_t i = 0; i < grid_order.count; i++) {
+        int64_t at = grid_order.at(i);
+        block[0] = at % grid[0];
+        block[1] = at / grid[0] % grid[1];
+        block[2] = at / grid[0] / grid[1];
+        if (seeded && i) draw_order(text);
+        begun_blocks.push_back({phase + 1, at});
+        run_block();
+        for (const shared_memory &a : arrays)
+            if (i == 0 && shares && !shared_is_filled(a)) used.push_back(&a);
+        for (const shared_memory *a : used) shared_fill(*a);
+    }
 }
 } // namespace emulate

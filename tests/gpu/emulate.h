@@ -18,7 +18,9 @@
 #define WAVE       MEOPT_EMULATE_WAVE
 #define CARDS_WAVE (emulate::cards_wave)
 #define DEVICE     static inline
-#define SHARED     static
+#define SHARED                                                                                               \
+    emulate::shares = true;                                                                                  \
+    static
 #define ROLLED
 #define UNROLLED
 #define THREAD   (emulate::thread)
@@ -29,9 +31,17 @@
 #define BLOCKS_Y (emulate::blocks[1])
 #define DEVICE_METHOD
 template <class T> static inline T *in_memory(T *p) { return p; }
-static inline float exact_add(float a, float b) { return a + b; } /* built with -ffp-contract=off */
-static inline float exact_mul(float a, float b) { return a * b; }
-static inline double exact_mul(double a, double b) { return a * b; }
+/* Keeps an operation apart from those that use it, where the build fuses a * b + c (-ffp-contract=fast). */
+template <class T> static inline T rounded_alone(T x)
+{
+#if defined(__FMA__)
+    __asm__("" : "+x"(x));
+#endif
+    return x;
+}
+static inline float exact_add(float a, float b) { return rounded_alone(a + b); }
+static inline float exact_mul(float a, float b) { return rounded_alone(a * b); }
+static inline double exact_mul(double a, double b) { return rounded_alone(a * b); }
 static inline float exact_div(float a, float b) { return a / b; }
 static inline float exact_sqrt(float a) { return sqrtf(a); }
 #define barrier() emulate::wait_block(__FILE__, __LINE__)
@@ -42,6 +52,7 @@ extern int thread, threads;
 extern int cards_wave; /* what the card says */
 extern int wrong_lane; /* planted: this lane's sums stand one element further; -1: none */
 extern int64_t block[3], blocks[3];
+extern bool shares; /* this launch has reached a declaration of shared memory */
 void wait_block(const char *file, int line);
 /* Every lane gives 8 bytes and gets those of lane `from` of its wave. */
 uint64_t exchange(uint64_t value, int from, const char *file, int line);

@@ -104,30 +104,8 @@ struct block {
 };
 static std::map<char *, block> blocks; /* memory of the cards */
 static size_t held;
-static long long launches, allocations, side_copies, side_up_bytes, side_down_bytes, graphs, syncs, waits,
-    uploads, downloads, copies, fills;
-static std::map<std::string, long long> *kernels =
-    new std::map<std::string, long long>; /* launches by name */
-
-namespace
-{
-struct count {
-    ~count()
-    {
-        const char *path = getenv("FAKE_COUNT");
-        FILE *f = path ? fopen(path, "w") : nullptr;
-        if (!f) return;
-        fprintf(f,
-                "{\"allocations\":%lld,\"launches\":%lld,\"graphs\":%lld,\"side_copies\":%lld,"
-                "\"side_up_bytes\":%lld,\"side_down_bytes\":%lld,\"held_bytes\":%zu",
-                allocations, launches, graphs, side_copies, side_up_bytes, side_down_bytes, held);
-        for (const auto &k : *kernels) fprintf(f, ",\"%s\":%lld", k.first.c_str(), k.second);
-        fprintf(f, "}\n");
-        fclose(f);
-    }
-} count_at_exit;
-} // namespace
-
+#include "tests/gpu/fake_count.h"
+#include "tests/gpu/fake_races.h"
 #include "tests/gpu/fake_streams.h"
 #include "tests/gpu/fake_traffic.h"
 
@@ -247,6 +225,7 @@ ENTRY(hipMalloc, cuMemAlloc_v2)(void **p, size_t bytes)
     char *block = take_memory(bytes);
     if (!block) return OUT_OF_MEMORY;
     blocks[block] = {bytes, current_card()};
+    watch(block, bytes, nullptr);
     held += bytes;
     *p = block;
     return 0;
@@ -260,6 +239,7 @@ ENTRY(hipFree, cuMemFree_v2)(void *p)
     if (at == blocks.end() || at->second.card != current_card()) return INVALID_VALUE;
     held -= at->second.bytes;
     traffic_forget(p);
+    unwatch(p);
     return_memory(at->first, at->second.bytes);
     blocks.erase(at);
     return 0;
@@ -288,7 +268,7 @@ ENTRY(hipMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2)(void *dst, const void *src, size
     side_copies += stream_of(on)->number > 1;
     side_up_bytes += stream_of(on)->number > 1 ? (long long)bytes : 0;
     uploads++;
-    return give(on, [=] { memcpy(dst, src, bytes); });
+    return give(on, [=] { races_range(dst, bytes, true), memcpy(dst, src, bytes); });
 }
 ENTRY(hipMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2)(void *dst, const void *src, size_t bytes, void *on)
 {
@@ -297,21 +277,25 @@ ENTRY(hipMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2)(void *dst, const void *src, size
     if (!inside(src, bytes)) return INVALID_VALUE;
     downloads++;
     side_down_bytes += stream_of(on)->number > 1 ? (long long)bytes : 0;
-    return give(on, [=] { memcpy(dst, src, bytes); });
+    return give(on, [=] { races_range(src, bytes, false), memcpy(dst, src, bytes); });
 }
 ENTRY(hipMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2)(void *dst, const void *src, size_t bytes, void *on)
 {
     OF_A_CARD;
     if (!inside(dst, bytes) || !inside(src, bytes)) return INVALID_VALUE;
     copies++;
-    return give(on, [=] { traffic_move("copy", bytes, bytes), memmove(dst, src, bytes); });
+    return give(on, [=] {
+        races_range(src, bytes, false), races_range(dst, bytes, true);
+        traffic_move("copy", bytes, bytes), memmove(dst, src, bytes);
+    });
 }
 ENTRY(hipMemsetD8Async, cuMemsetD8Async)(void *p, unsigned char byte, size_t bytes, void *on)
 {
     OF_A_CARD;
     if (!inside(p, bytes)) return INVALID_VALUE;
     fills++;
-    return give(on, [=] { traffic_move("fill", 0, bytes), memset(p, byte, bytes); });
+    return give(on,
+                [=] { races_range(p, bytes, true), traffic_move("fill", 0, bytes), memset(p, byte, bytes); });
 }
 
 ENTRY(hipStreamCreateWithFlags, cuStreamCreate)(void **p, unsigned)
@@ -345,6 +329,7 @@ ENTRY(hipStreamSynchronize, cuStreamSynchronize)(void *p)
     if (stream_of(p)->card != current_card()) return WRONG_CARD;
     syncs++;
     work_off(stream_of(p), nullptr, 0);
+    races_join(host_clocks, stream_of(p)->clock);
     return 0;
 }
 ENTRY(hipStreamWaitEvent, cuStreamWaitEvent)(void *p, void *e, unsigned)
@@ -378,6 +363,7 @@ ENTRY(hipEventRecord, cuEventRecord)(void *p, void *on)
     e->recorded++;
     return give(on, [e] {
         e->done++;
+        e->clock = e->on->clock;
         e->at = e->on->until;
     });
 }
@@ -388,6 +374,7 @@ ENTRY(hipEventSynchronize, cuEventSynchronize)(void *p)
     event *e = (event *)p;
     waits++;
     if (e->on) work_off(e->on, e, e->recorded);
+    races_join(host_clocks, e->clock);
     return 0;
 }
 ENTRY(hipEventQuery, cuEventQuery)(void *p)
@@ -396,7 +383,9 @@ ENTRY(hipEventQuery, cuEventQuery)(void *p)
     if (not_recordable()) return NOT_RECORDABLE;
     event *e = (event *)p;
     if (e->on && e->done < e->recorded) try_work_off(e->on, e, e->recorded);
-    return e->done < e->recorded ? NOT_READY : 0;
+    if (e->done < e->recorded) return NOT_READY;
+    races_join(host_clocks, e->clock);
+    return 0;
 }
 
 /* For a library with work of its own on streams: `begin` is called after all earlier work, then `ended` again
@@ -567,6 +556,7 @@ ENTRY(hipModuleLaunchKernel, cuLaunchKernel)
             std::vector<void *> pointers;
             for (std::vector<char> &value : kept) pointers.push_back(value.data());
             traffic_begin(k->name);
+            races_name(k->name);
             if (computes) emulate::run(k, grid, (int)bx, pointers.data());
             traffic_end();
         },

@@ -5,6 +5,7 @@
 /* ---- Streams: what is to be done, in order, and what events it waits for ---- */
 
 using moment = std::chrono::steady_clock::time_point;
+static uint32_t streams_made;
 namespace
 {
 struct stream;
@@ -13,6 +14,7 @@ struct event {
     stream *on = nullptr;             /* where it was recorded last */
     long long recorded = 0, done = 0; /* times */
     moment at = {};                   /* that it was done last */
+    clocks clock = {};
 };
 struct work {
     std::function<void()> run;
@@ -21,12 +23,15 @@ struct work {
     std::function<bool()> ready; /* work of another library: polled again and again, and running meanwhile */
     long long takes_us = 0;      /* at least */
     moment given = {};
+    clocks host = {}; /* what it had waited for */
 };
 struct stream {
     int card;
     long long number;
     std::deque<work> queue;
     moment until = {}; /* what it has done so far took */
+    clocks clock = {};
+    uint32_t id = ++streams_made;
 };
 } // namespace
 static std::vector<stream *> streams;
@@ -103,6 +108,7 @@ static bool try_work_off(stream *s, const event *wanted, long long until)
         if (first.takes_us && !is_due(s)) return false;
         work now = first;
         s->queue.pop_front();
+        races_begin(s->id, s->clock, now.host, now.wait ? &now.wait->clock : nullptr);
         now.run();
     }
     return true;
@@ -127,6 +133,7 @@ static int put(stream *s, const work &w)
 {
     s->queue.push_back(w);
     s->queue.back().given = std::chrono::steady_clock::now();
+    s->queue.back().host = host_clocks;
     long long late = number("FAKE_LATE", 0);
     if (late >= 0 && s->number != late) try_work_off(s, nullptr, 0);
     return 0;

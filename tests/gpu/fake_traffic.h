@@ -47,8 +47,12 @@ static touched *touched_block(char *p)
              std::vector<uint32_t>((size_t)(end - begin))};
     return last_touched = &t;
 }
-static void touch(void *at, size_t bytes, bool write)
+static void touch(void *at, size_t bytes, bool write, int atomic = 0)
 {
+    if (races) {
+        race_touch(at, bytes, write, atomic);
+        return;
+    }
     char *p = (char *)at;
     touched *t = moving ? touched_block(p) : nullptr;
     if (!t) return; /* shared memory, the stack */
@@ -82,6 +86,11 @@ extern "C" void *__tsan_memset(void *to, int byte, size_t bytes)
 {
     touch(to, bytes, true);
     return memset(to, byte, bytes);
+}
+extern "C" void __tsan_atomic32_store(volatile int *p, int x, int)
+{
+    touch((void *)p, sizeof x, true, ATOMIC);
+    *p = x;
 }
 extern "C" void __tsan_init() {}
 extern "C" void __tsan_func_entry(void *) {}
