@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NONE "null|false|[]|{}|\"\""
-
 /* Reads a content: a text, or a list of texts where the template joins them. */
 static int read_content(struct writer *w, const json_t *message, struct turn *t, struct error *err)
 {
