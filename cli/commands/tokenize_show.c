@@ -74,19 +74,17 @@ void tokenize_show(const char *name, const struct tokenizer *tokenizer)
     json_array_foreach(pieces, i, piece) learnt += json_is_true(json_object_get(piece, "label"))
                                                        ? json_integer_value(json_object_get(piece, "tokens"))
                                                        : 0;
-    fprintf(
-        stderr,
-        underline
-            ? _("first document, of which the underlined is learnt (%lld of %lld tokens):\n")
-            : _("first document, of which \xE2\x9F\xA6this\xE2\x9F\xA7 is learnt (%lld of %lld tokens):\n"),
-        learnt, shown);
+    fprintf(stderr,
+            underline ? _("first document, of which the underlined is learnt (%lld of %lld tokens):\n")
+                      : _("first document, of which [[this]] is learnt (%lld of %lld tokens):\n"),
+            learnt, shown);
     json_array_foreach(pieces, i, piece)
     {
         bool label = json_is_true(json_object_get(piece, "label"));
         if (i == MOST_PIECES) break;
-        if (label) fputs(underline ? "\033[4m" : "\xE2\x9F\xA6", stderr);
+        if (label) fputs(underline ? "\033[4m" : "[[", stderr);
         print_shortened(json_string_value(json_object_get(piece, "text")));
-        if (label) fputs(underline ? "\033[24m" : "\xE2\x9F\xA7", stderr);
+        if (label) fputs(underline ? "\033[24m" : "]]", stderr);
     }
     if (i < json_array_size(pieces) || shown < all) fputs(" ...", stderr);
     fputs("\n", stderr);

@@ -114,7 +114,7 @@ printf '{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "
 for template in qwen2 qwen3; do "$MEOPT" tokenize turn.jsonl --tokenizer chat --template $template -o $template >out || fail $template; done
 # What is learnt of the first document is shown, and its text is that of the template.
 "$MEOPT" tokenize turn.jsonl --tokenizer chat -o shown --json >first-shown 2>err && [ ! -s err ] || fail "shown"
-"$MEOPT" tokenize turn.jsonl --tokenizer chat -o shown-text >out 2>err && grep -qx '⟦Yes<|im_end|>⟧' err || fail "shown: $(cat err)"
+"$MEOPT" tokenize turn.jsonl --tokenizer chat -o shown-text >out 2>err && grep -qx '\[\[Yes<|im_end|>\]\]' err || fail "shown: $(cat err)"
 "$MEOPT" tokenize small.txt --tokenizer chat -o plain --json >first-plain 2>err || fail "plain"
 python3 - <<'PYTHON' || fail "what is learnt of the first document"
 import json
