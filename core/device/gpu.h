@@ -95,6 +95,9 @@ int gpu_count(const struct device *dev);
 void *gpu_function(struct device *dev, const char *name);
 /* Launches a kernel by name; arguments as in the drivers' interface: pointers to the values. */
 void gpu_launch(struct device *dev, const char *name, int64_t blocks_x, int64_t blocks_y, void **arguments);
+/* The same with blocks of `threads`, a multiple of the wave width, in place of GPU_THREADS. */
+void gpu_launch_block(struct device *dev, const char *name, int threads, int64_t blocks_x, int64_t blocks_y,
+                      void **arguments);
 /* Reserves scratch for one operation; NULL after a failure, and on a dry card. */
 void *gpu_reserve(struct device *dev, size_t bytes);
 /* Number of blocks for n elements of a grid-stride loop. */

@@ -46,7 +46,8 @@ void *gpu_function(struct device *dev, const char *name)
     return NULL;
 }
 
-void gpu_launch(struct device *dev, const char *name, int64_t blocks_x, int64_t blocks_y, void **arguments)
+void gpu_launch_block(struct device *dev, const char *name, int threads, int64_t blocks_x, int64_t blocks_y,
+                      void **arguments)
 {
     struct gpu *gpu = gpu_of(dev);
     if (dev->pending.code || gpu->dry || blocks_x <= 0 || blocks_y <= 0) return;
@@ -60,9 +61,13 @@ void gpu_launch(struct device *dev, const char *name, int64_t blocks_x, int64_t 
         return;
     }
     gpu_fail(dev,
-             gpu->driver.launch(function, (unsigned)blocks_x, (unsigned)blocks_y, 1, GPU_THREADS, 1, 1, 0,
-                                gpu->stream, arguments, NULL),
+             gpu->driver.launch(function, (unsigned)blocks_x, (unsigned)blocks_y, 1, (unsigned)threads, 1, 1,
+                                0, gpu->stream, arguments, NULL),
              name);
+}
+void gpu_launch(struct device *dev, const char *name, int64_t blocks_x, int64_t blocks_y, void **arguments)
+{
+    gpu_launch_block(dev, name, GPU_THREADS, blocks_x, blocks_y, arguments);
 }
 
 int64_t gpu_blocks(const struct device *dev, int64_t n)

@@ -227,27 +227,53 @@ static void gpu_row_mean_backward(struct device *dev, const struct row_mean_grad
                ARGUMENTS(&o.dy, &o.dx, &o.B, &o.N, &o.D, &o.skip));
 }
 
+/* bf16 on cards with matrix instructions has a kernel for each width of heads, of which four waves make a
+ * block for 64 rows or more (kernels/gpu/attention_matrix.hip). It needs rows that 16-byte accesses can read:
+ * other widths and addresses, and other cards, have the kernels of attention.hip. */
+enum attention_way { ATTENTION_FORWARD, ATTENTION_BACKWARD_Q, ATTENTION_BACKWARD_KV };
+#define ATTENTION_KERNELS(way)                                                                               \
+    {                                                                                                        \
+        way "_f32", way "_bf16_plain", way "_bf16_32", way "_bf16_64", way "_bf16_80", way "_bf16_96",       \
+            way "_bf16_128"                                                                                  \
+    }
+static void launch_attention(struct device *dev, enum attention_way way, const struct attention *o,
+                             uintptr_t addresses, int64_t rows, int64_t heads, void **arguments)
+{
+    static const char *const kernels[][7] = {ATTENTION_KERNELS("attention_forward"),
+                                             ATTENTION_KERNELS("attention_backward_q"),
+                                             ATTENTION_KERNELS("attention_backward_kv")};
+    static const int64_t widths[] = {32, 64, 80, 96, GPU_HEAD_DIM};
+    const struct gpu *gpu = gpu_of(dev);
+    bool bf16 = half(dev, o->type);
+    int at = 0;
+    if (!bf16 || gpu->plain || o->dh % 8 || addresses % 16) {
+        gpu_launch(dev, kernels[way][bf16], (rows + 15) / 16, heads, arguments);
+        return;
+    }
+    while (widths[at] < o->dh) at++;
+    gpu_launch_block(dev, kernels[way][2 + at], 4 * gpu->wave, (rows + 63) / 64, heads, arguments);
+}
 static void gpu_attention_forward(struct device *dev, const struct attention *given)
 {
     struct attention o = *given;
     struct attention_shape shape = ATTENTION_SHAPE(given);
-    gpu_launch(dev, MATRIX_NAME("attention_forward", o.type), (o.N - o.first + 15) / 16, o.B * o.H,
-               ARGUMENTS(&o.qkv, &o.out, &o.lse, &shape));
+    launch_attention(dev, ATTENTION_FORWARD, &o, (uintptr_t)o.qkv | (uintptr_t)o.out, o.N - o.first,
+                     o.B * o.H, ARGUMENTS(&o.qkv, &o.out, &o.lse, &shape));
 }
 static void gpu_attention_backward(struct device *dev, const struct attention_gradient *given)
 {
     struct attention o = given->forward;
     struct attention_shape shape = ATTENTION_SHAPE(&o);
     const void *dout = given->dout;
-    void *dqkv = given->dqkv;
+    void *dqkv = given->dqkv, **arguments;
+    uintptr_t addresses = (uintptr_t)o.qkv | (uintptr_t)dout | (uintptr_t)dqkv;
     float *delta = gpu_reserve(dev, (size_t)(o.B * o.H * o.N) * sizeof *delta);
     if (!delta) return;
     gpu_launch(dev, NAME("attention_delta", o.type), gpu_blocks(dev, o.B * o.H * o.N), 1,
                ARGUMENTS(&o.out, &dout, &delta, &o.B, &o.N, &o.H, &o.dh));
-    gpu_launch(dev, MATRIX_NAME("attention_backward_q", o.type), (o.N + 15) / 16, o.B * o.H,
-               ARGUMENTS(&o.qkv, &o.lse, &delta, &dout, &dqkv, &shape));
-    gpu_launch(dev, MATRIX_NAME("attention_backward_kv", o.type), (o.N + 15) / 16, o.B * o.G,
-               ARGUMENTS(&o.qkv, &o.lse, &delta, &dout, &dqkv, &shape));
+    arguments = ARGUMENTS(&o.qkv, &o.lse, &delta, &dout, &dqkv, &shape);
+    launch_attention(dev, ATTENTION_BACKWARD_Q, &o, addresses, o.N, o.B * o.H, arguments);
+    launch_attention(dev, ATTENTION_BACKWARD_KV, &o, addresses, o.N, o.B * o.G, arguments);
 }
 
 #define ACTIVATION_KERNELS(way)                                                                              \

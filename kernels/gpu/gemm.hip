@@ -148,8 +148,10 @@ KERNEL(matrix_check, const bf16 *a, const bf16 *b, float *c)
     fragment x = fragment_rows(as, 16);
     result rows = {}, columns = {}, chained = {};
     multiply(rows, x, partner_rows(bs, 16));
-    multiply(columns, x, partner_columns(bs, 16));
-    multiply(chained, fragment_of(rows), partner_columns(bs, 16));
+    partner down[1];
+    partner_columns(down, bs, 16);
+    multiply(columns, x, down[0]);
+    multiply(chained, fragment_of(rows), down[0]);
     if (THREAD >= WAVE) return;
     UNROLLED for (int i = 0; i < FRAGMENT; i++)
     {

@@ -80,6 +80,26 @@ DEVICE chunk load_chunk(const bf16 *p, int64_t count, bool aligned)
 
 #if MEOPT_MATRIX
 
+/* Start copying 16 bytes to shared memory, zeros without `real`; they are there after copies_wait, for other
+ * threads after a barrier, too. ASYNC: the card has such copies (cp.async). */
+enum { ASYNC = MEOPT_MATRIX == MATRIX_MMA };
+#if MEOPT_MATRIX == MATRIX_MMA && defined(MEOPT_EMULATE_WAVE)
+using emulate::copies_wait;
+using emulate::copy_async;
+#elif MEOPT_MATRIX == MATRIX_MMA
+DEVICE void copy_async(chunk *to, const void *from, bool real)
+{
+    asm volatile(
+        "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
+        "l"(from), "r"(real ? 16 : 0)
+        : "memory");
+}
+DEVICE void copies_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+#else
+DEVICE void copy_async(chunk *, const void *, bool) {}
+DEVICE void copies_wait() {}
+#endif
+
 enum { FRAGMENT = 16 * 16 / WAVE, RUN = WAVE / 16 /* contiguous elements */, LANE_ROWS = WAVE == 64 ? 1 : 2 };
 struct fragment {
     uint32_t pair[FRAGMENT / 2]; /* elements 2 i (low half) and 2 i + 1 */
@@ -95,7 +115,8 @@ struct result {
 
 DEVICE int fragment_row(int) { return THREAD % 16; }
 DEVICE int fragment_column(int i) { return THREAD % WAVE / 16 * 4 + i; }
-DEVICE int lane_row(int) { return 0; } /* which of the lane's LANE_ROWS rows */
+DEVICE int lane_row(int) { return 0; }                  /* which of the lane's LANE_ROWS rows */
+DEVICE int row_of_lane(int) { return fragment_row(0); } /* row r of the lane's LANE_ROWS */
 enum { ROW_MASK = 16, ROW_MASK_END = 64 };
 #if MEOPT_MATRIX == MATRIX_MMAC
 /* lane 16 g + 4 i + j gets row 4 j + i: the sum's column 4 i + g of the instruction is column 4 g + i */
@@ -134,6 +155,7 @@ DEVICE int fragment_row(int i) { return THREAD % WAVE / 4 + i / 2 % 2 * 8; }
 DEVICE int fragment_column(int i) { return THREAD % 4 * 2 + i % 2 + i / 4 * 8; }
 DEVICE int partner_row(int i) { return fragment_row(i); }
 DEVICE int lane_row(int i) { return i / 2 % 2; }
+DEVICE int row_of_lane(int r) { return fragment_row(2 * r); }
 enum { ROW_MASK = 1, ROW_MASK_END = 4 };
 DEVICE void multiply(result &sum, const fragment &a, const partner &b)
 {
@@ -155,8 +177,64 @@ DEVICE void multiply(result &sum, const fragment &a, const partner &b)
 
 #endif
 
-/* Loads a 16 x 16 part of a tile in shared memory, whose rows are the operand's rows. stride: in elements, a
- * multiple of 8. */
+/* Rounds two numbers to bf16. */
+DEVICE uint32_t bf16_pair(float low, float high)
+{
+#if MEOPT_MATRIX == MATRIX_MMA && !defined(MEOPT_EMULATE_WAVE)
+    uint32_t pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+#else
+    return bf16_bits(low) | (uint32_t)bf16_bits(high) << 16;
+#endif
+}
+/* Load parts of 16 x 16 of a tile in shared memory, whose stride is a multiple of 8 elements. In
+ * fragment_rows and partner_rows, its rows are the operand's; in partner_columns, k runs down the tile, and
+ * part p of GROUP parts has as row r the column GROUP r + p, so that a lane loads neighbours. */
+#if MEOPT_MATRIX == MATRIX_MMA
+/* ldmatrix: lane 8 m + r names row r of the 8 x 8 matrix m, which becomes output m; TURNED: transposed. The
+ * second matrix is below the first one (DOWN) or to its right. Outputs are neighbouring registers. */
+template <bool DOWN, bool TURNED>
+DEVICE void matrices_load(uint32_t &a, uint32_t &b, uint32_t &c, uint32_t &d, const bf16 *tile, int stride)
+{
+    int second = THREAD % WAVE / 8 % 2 * 8, third = THREAD % WAVE / 16 * 8;
+    const bf16 *row = tile + (THREAD % 8 + (DOWN ? second : third)) * stride + (DOWN ? third : second);
+#if defined(MEOPT_EMULATE_WAVE)
+    uint32_t own[4], got[4];
+    __builtin_memcpy(own, __builtin_assume_aligned(row, 16), sizeof own);
+    emulate::ldmatrix_x4(got, own, TURNED);
+    a = got[0], b = got[1], c = got[2], d = got[3];
+#else
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
+    if (TURNED)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(a), "=r"(b), "=r"(c), "=r"(d)
+                     : "r"(at));
+    else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(a), "=r"(b), "=r"(c), "=r"(d)
+                     : "r"(at));
+#endif
+}
+DEVICE fragment fragment_rows(const bf16 *tile, int stride)
+{
+    fragment f;
+    matrices_load<true, false>(f.pair[0], f.pair[1], f.pair[2], f.pair[3], tile, stride);
+    return f;
+}
+/* multiply() takes pairs 0 and 2, and 1 and 3, together. */
+DEVICE partner partner_rows(const bf16 *tile, int stride)
+{
+    partner f;
+    matrices_load<false, false>(f.pair[0], f.pair[2], f.pair[1], f.pair[3], tile, stride);
+    return f;
+}
+template <int GROUP> DEVICE void partner_columns(partner (&f)[GROUP], const bf16 *tile, int stride)
+{
+    static_assert(GROUP == 1, "");
+    matrices_load<true, true>(f[0].pair[0], f[0].pair[2], f[0].pair[1], f[0].pair[3], tile, stride);
+}
+#else
 DEVICE fragment fragment_rows(const bf16 *tile, int stride)
 {
     fragment f;
@@ -173,22 +251,34 @@ DEVICE partner partner_rows(const bf16 *tile, int stride)
         __builtin_assume_aligned(tile + partner_row(i) * stride + fragment_column(i), 2 * RUN), 2 * RUN);
     return f;
 }
-/* Loads a part whose columns are the operand's rows: k runs down the tile. */
-DEVICE partner partner_columns(const bf16 *tile, int stride)
+template <int GROUP> DEVICE void partner_columns(partner (&f)[GROUP], const bf16 *tile, int stride)
 {
-    partner f;
     UNROLLED for (int i = 0; i < FRAGMENT; i += 2)
     {
-        const bf16 *at = tile + fragment_column(i) * stride + partner_row(i);
-        f.pair[i / 2] = at->bits | (uint32_t)at[stride].bits << 16;
+        const bf16 *at = tile + fragment_column(i) * stride + GROUP * partner_row(i);
+        uint16_t low[GROUP], high[GROUP];
+        __builtin_memcpy(low, __builtin_assume_aligned(at, sizeof low), sizeof low);
+        __builtin_memcpy(high, __builtin_assume_aligned(at + stride, sizeof high), sizeof high);
+        UNROLLED for (int p = 0; p < GROUP; p++) f[p].pair[i / 2] = low[p] | (uint32_t)high[p] << 16;
     }
-    return f;
+}
+#endif
+/* Part d of PARTS parts belongs to a group of this many, which begins at a multiple of 4. */
+DEVICE constexpr int group_of(int parts, int d)
+{
+    return WAVE == 32 ? 1 : d / 4 * 4 + 4 <= parts ? 4 : parts % 4;
+}
+DEVICE constexpr int group_begin(int d) { return WAVE == 32 ? d : d / 4 * 4; }
+/* The column of element i of part d in a sum whose second operand partner_columns loaded in these groups */
+DEVICE int grouped_column(int parts, int d, int i)
+{
+    int begin = group_begin(d);
+    return 16 * begin + group_of(parts, d) * fragment_column(i) + d - begin;
 }
 DEVICE fragment fragment_of(const result &x)
 {
     fragment f;
-    UNROLLED for (int i = 0; i < FRAGMENT; i += 2) f.pair[i / 2] =
-        bf16_bits(x.at[i]) | (uint32_t)bf16_bits(x.at[i + 1]) << 16;
+    UNROLLED for (int i = 0; i < FRAGMENT; i += 2) f.pair[i / 2] = bf16_pair(x.at[i], x.at[i + 1]);
     return f;
 }
 /* Sums over the lanes that share a row; each of them gets the sum. */

@@ -20,8 +20,18 @@
 #elif defined(__HIP__) || defined(__HIPCC__) && !defined(__CUDACC__)
 
 #include <hip/hip_runtime.h>
+/* Waves of a SIMD that find registers. With 512 of them a compiler that knows of one wave takes the second
+ * half, too, and moves each sum of a matrix instruction there and back. */
+#if defined(__gfx90a__) || defined(__gfx940__) || defined(__gfx941__) || defined(__gfx942__) ||              \
+    defined(__gfx950__)
+#define SIMD_WAVES 2
+#else
+#define SIMD_WAVES 1
+#endif
 #define KERNEL(name, ...)                                                                                    \
-    extern "C" __global__ void __launch_bounds__(256, 1) name(__VA_ARGS__) /* MAX_THREADS */
+    extern "C" __global__ void __launch_bounds__(256, SIMD_WAVES) name(__VA_ARGS__) /* MAX_THREADS */
+#define KERNEL_BLOCKS(blocks, name, ...) KERNEL(name, __VA_ARGS__)
+
 #define DEVICE   static __device__ __forceinline__
 #define SHARED   __shared__
 #define ROLLED   _Pragma("unroll 1")
@@ -72,12 +82,28 @@ DEVICE double exact_mul(double a, double b)
 /* Requires -fhip-fp32-correctly-rounded-divide-sqrt; __fsqrt_rn is an approximation in some releases. */
 DEVICE float exact_div(float a, float b) { return a / b; }
 DEVICE float exact_sqrt(float a) { return sqrtf(a); }
+#if __has_builtin(__builtin_amdgcn_exp2f)
+DEVICE float power_of_2(float x) { return __builtin_amdgcn_exp2f(x); } /* v_exp_f32 */
+#else
+DEVICE float power_of_2(float x)
+{
+    float y;
+    asm("v_exp_f32 %0, %1" : "=v"(y) : "v"(x));
+    return y;
+}
+#endif
+/* What all lanes of a wave agree on, for a branch of the wave */
+DEVICE bool agreed(bool x) { return __builtin_amdgcn_readfirstlane(x); }
 
 #else
 
 #include <cuda_runtime.h>
 #define KERNEL(name, ...)                                                                                    \
     extern "C" __global__ void __launch_bounds__(256, 1) name(__VA_ARGS__) /* MAX_THREADS */
+/* A kernel with blocks of four waves, `blocks` of which find registers on a multiprocessor */
+#define KERNEL_BLOCKS(blocks, name, ...)                                                                     \
+    extern "C" __global__ void __launch_bounds__(128, blocks) name(__VA_ARGS__)
+
 #define DEVICE        static __device__ __forceinline__
 #define SHARED        __shared__
 #define ROLLED        _Pragma("unroll 1")
@@ -105,6 +131,13 @@ DEVICE float exact_mul(float a, float b) { return __fmul_rn(a, b); }
 DEVICE double exact_mul(double a, double b) { return __dmul_rn(a, b); }
 DEVICE float exact_div(float a, float b) { return __fdiv_rn(a, b); }
 DEVICE float exact_sqrt(float a) { return __fsqrt_rn(a); }
+DEVICE bool agreed(bool x) { return x; }
+DEVICE float power_of_2(float x) /* as precise as exp2f, with 0 for what is below 2^-126 */
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
 
 #endif
 

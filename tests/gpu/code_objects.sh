@@ -97,22 +97,22 @@ if hipcc=$(command -v hipcc); then
     spelling gfx90a __builtin_nothing MATRIX_MFMA
 fi
 
-# All kernels are compiled for blocks of 256 threads (vendor.h), so that these always find their registers: by what the compilers leave in
-# the object, EIATTR_MAX_THREADS 256, 1, 1 and .max_flat_workgroup_size 256. More is refused by tests/gpu/fake_driver.cc as by a driver.
+# All kernels are compiled for blocks of 256 threads, those of attention_matrix.hip for four waves (vendor.h), so that these always find their
+# registers: by what the compilers leave in the object, EIATTR_MAX_THREADS 256 or 128, 1, 1 and .max_flat_workgroup_size 256. More is refused by tests/gpu/fake_driver.cc as by a driver.
 # OBJECT KERNELS
 bound() {
     each=1
     case ${1##*/} in *sm_1??.*) each=2 ;; esac # Blackwell's objects have the attributes of each kernel a second time, in .nv.merc.nv.info
     case ${1##*/} in
-    *sm_*) n=$(LC_ALL=C grep -aoP '\x04\x05\x0c\x00\x00\x01\x00\x00\x01\x00\x00\x00\x01\x00\x00\x00' "$1" | wc -l) ;;
+    *sm_*) n=$(LC_ALL=C grep -aoP '\x04\x05\x0c\x00(\x00\x01|\x80\x00)\x00\x00\x01\x00\x00\x00\x01\x00\x00\x00' "$1" | wc -l) ;;
     *) n=$(LC_ALL=C grep -aoP 'max_flat_workgroup_size\xcd\x01\x00' "$1" | wc -l) ;;
     esac
-    [ "$n" = $(($2 * each)) ] || fail "$1: $((n / each)) of $2 kernels are bound to 256 threads"
+    [ "$n" = $(($2 * each)) ] || fail "$1: $((n / each)) of $2 kernels are bound to their threads"
 }
 # NAME SPILLED SHARED REGISTERS, a line a kernel: nothing is spilled, 256 threads have their registers, and shared memory is what leaves
-# room for a second block on a multiprocessor (two tiles of attention, 35 KiB; 64 KiB are an AMD or Hygon compute unit's, 100 the least of NVIDIA's since sm_80).
+# room for a second block on a multiprocessor (tiles of attention; 64 KiB are an AMD or Hygon compute unit's, 100 the least of NVIDIA's since sm_80; attention_code.sh counts the blocks).
 bounded() {
-    awk '{ most = $1 ~ /^attention_[fb]/ ? 35328 : $1 ~ /^gemm/ ? 10240 : $1 ~ /^head_norm_g/ ? 8192 : $1 ~ /^optim_step/ ? 7424 : $1 ~ /^optim_t(otal|rust)$/ ? 4096 : 1024 }
+    awk '{ most = $1 ~ /^attention_[fb]/ ? 40960 : $1 ~ /^gemm/ ? 10240 : $1 ~ /^head_norm_g/ ? 8192 : $1 ~ /^optim_step/ ? 7424 : $1 ~ /^optim_t(otal|rust)$/ ? 4096 : 1024 }
         $4 > 256 { print FILENAME ": " $1 " takes " $4 " registers"; bad = 1 }
         $2 > 0 || $3 > most { print FILENAME ": " $1 " spills " $2 " bytes, has " $3 " of shared memory, at most " most " are known of it"; bad = 1 }
         END { exit bad }' "$1" >&2 || fail "kernels spill, or have more shared memory than before"
@@ -169,7 +169,7 @@ fi
 
 count=0
 # names in the sources of the host; those of both dtypes by their suffix
-names=$(sed -n 's/.*[^X_]NAME2*("\([a-z_]*\)".*/\1_bf16/p; s/.*MATRIX_NAME("\([a-z_]*\)".*/\1_bf16\n\1_bf16_plain/p; s/.*MATRIX_NAME2("\([a-z_]*\)".*/\1_bf16_bf16_plain\n\1_f32_bf16/p; s/.*gpu_launch(d[a-z]*, "\([a-z_0-9]*\)".*/\1/p; s/.*"\(optim_[a-z0-9_]*\)".*/\1/p; s/.*{"\(sum_ranks_f32\)", "\(sum_ranks_bf16\)", "\(unite_ranks\)"}.*/\1\n\2\n\3/p' "$MEOPT_SOURCE"/core/device/gpu*.c | sort -u)
+names=$(sed -n 's/.*[^X_]NAME2*("\([a-z_]*\)".*/\1_bf16/p; s/.*MATRIX_NAME("\([a-z_]*\)".*/\1_bf16\n\1_bf16_plain/p; s/.*MATRIX_NAME2("\([a-z_]*\)".*/\1_bf16_bf16_plain\n\1_f32_bf16/p; s/.*ATTENTION_KERNELS("\([a-z_]*\)").*/\1_f32\n\1_bf16_plain/p; s/.*gpu_launch(d[a-z]*, "\([a-z_0-9]*\)".*/\1/p; s/.*"\(optim_[a-z0-9_]*\)".*/\1/p; s/.*{"\(sum_ranks_f32\)", "\(sum_ranks_bf16\)", "\(unite_ranks\)"}.*/\1\n\2\n\3/p' "$MEOPT_SOURCE"/core/device/gpu*.c | sort -u)
 [ "$(echo "$names" | wc -l)" -ge 30 ] || fail "only these names were found: $names"
 for report in "$MEOPT_BUILD"/kernels/*.report; do
     object=${report%.report}
@@ -178,6 +178,12 @@ for report in "$MEOPT_BUILD"/kernels/*.report; do
     count=$((count + 1))
     case $object in *compute_*) continue ;; esac # compressed
     for name in $names; do grep -aq "$name" "$object" || fail "$object lacks $name"; done
+    case $object in # matrix instructions; DCU's compilers may have none
+    *sm_7* | *sm_6*) ;;
+    *sm_* | *gfx90a* | *gfx94* | *gfx950*)
+        [ "$(grep -cE '^attention_(forward|backward_q|backward_kv)_bf16_(32|64|80|96|128) ' "$object.kernels")" = 15 ] ||
+            fail "$object lacks attention on matrix instructions" ;;
+    esac
     bounded "$object.kernels"
     bound "$object" "$(wc -l <"$object.kernels")"
 done

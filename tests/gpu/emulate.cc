@@ -26,6 +26,7 @@ uint32_t phase, block_phase, launch_phase, operation;
 char *stack_end;
 static std::vector<std::pair<uint32_t, int64_t>> begun_blocks; /* of this launch, with their first phase */
 kernel *kernel::first;
+std::vector<copy> copies[1024];
 
 enum waiting { RUNNING, AT_BARRIER, AT_WAVE, FINISHED };
 enum { STACK_BYTES = 256 * 1024 };
@@ -227,6 +228,24 @@ static void matrix_product(float (&c)[16][N], const float (&a)[16][16], const fl
             fibers[(size_t)(first + lane)].c[i] = c[lane / 4 + (i >= 2 ? 8 : 0)][2 * (lane % 4) + (i & 1)];
 }
 
+/* ldmatrix.m8n8.x4: lane t gets of each matrix elements 2 (t % 4) and the next of row t / 4, or of the column
+ * (turned). */
+template <bool TURNED> [[maybe_unused]] static void matrix_rows(int first)
+{
+    for (int lane = 0; lane < WAVE; lane++)
+        for (int m = 0; m < 4; m++) {
+            uint32_t halves[2];
+            for (int i = 0; i < 2; i++) {
+                int row = lane / 4, column = 2 * (lane % 4) + i;
+                const fiber &from = fibers[(size_t)(first + 8 * m + (TURNED ? column : row))];
+                int at = TURNED ? row : column;
+                halves[i] = from.a[at / 2] >> 16 * (at % 2) & 0xffff;
+            }
+            uint32_t pair = halves[0] | halves[1] << 16;
+            memcpy(&fibers[(size_t)(first + lane)].c[m], &pair, sizeof pair);
+        }
+}
+
 static void await_product(void (*product)(int), float *c, const uint32_t *a, const uint32_t *b, int line)
 {
     fiber &f = fibers[(size_t)thread];
@@ -250,6 +269,12 @@ void mma_m16n8k16_bf16(float c[4], const uint32_t a[4], const uint32_t b[2])
 {
     await_product(mma_product, c, a, b, __LINE__);
 }
+void ldmatrix_x4(uint32_t pair[4], const uint32_t row[4], bool turned)
+{
+    float got[4];
+    await_product(turned ? matrix_rows<true> : matrix_rows<false>, got, row, nullptr, __LINE__);
+    memcpy(pair, got, sizeof got);
+}
 #endif
 
 /* Run one wave until every lane waits for the block or is done. */
@@ -270,7 +295,7 @@ static void run_wave(int first)
         if (lead.state != AT_WAVE) break;
         if (lead.product) {
             lead.product(first);
-            if (wrong_lane >= 0) {
+            if (wrong_lane >= 0 && lead.b) {
                 float *c = fibers[(size_t)(first + wrong_lane)].c, last = c[3];
                 for (int i = 3; i > 0; i--) c[i] = c[i - 1];
                 c[0] = last;

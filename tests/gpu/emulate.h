@@ -14,6 +14,7 @@
 #include <stdint.h>
 #include <string.h>
 #include <utility>
+#include <vector>
 
 #define WAVE       MEOPT_EMULATE_WAVE
 #define CARDS_WAVE (emulate::cards_wave)
@@ -44,6 +45,8 @@ static inline float exact_mul(float a, float b) { return rounded_alone(a * b); }
 static inline double exact_mul(double a, double b) { return rounded_alone(a * b); }
 static inline float exact_div(float a, float b) { return a / b; }
 static inline float exact_sqrt(float a) { return sqrtf(a); }
+static inline float power_of_2(float x) { return exp2f(x); }
+static inline bool agreed(bool x) { return x; }
 #define barrier() emulate::wait_block(__FILE__, __LINE__)
 
 namespace emulate
@@ -62,6 +65,25 @@ uint64_t exchange(uint64_t value, int from, const char *file, int line);
 void mfma_f32_16x16x16_bf16(float c[4], const uint32_t a[2], const uint32_t b[2]);
 void mmac_f32_16x16x16_bf16(float c[4], const uint32_t a[2], const uint32_t b[2]);
 void mma_m16n8k16_bf16(float c[4], const uint32_t a[4], const uint32_t b[2]);
+/* ldmatrix: this lane's row of 16 bytes; lanes 8 m and further have the rows of matrix m. */
+void ldmatrix_x4(uint32_t pair[4], const uint32_t row[4], bool turned);
+/* cp.async of 16 bytes, zeros without `real`: done when this thread waits, not before. */
+struct copy {
+    void *to;
+    const void *from;
+    bool real;
+};
+extern std::vector<copy> copies[1024]; /* by thread */
+static inline void copy_async(void *to, const void *from, bool real)
+{
+    copies[thread].push_back({to, from, real});
+}
+static inline void copies_wait()
+{
+    static const char zeros[16] = {};
+    for (const copy &c : copies[thread]) memcpy(c.to, c.real ? c.from : zeros, 16);
+    copies[thread].clear();
+}
 
 template <class T> T shuffle(T x, int from, const char *file, int line)
 {
@@ -104,5 +126,6 @@ struct registration : kernel {
     static void name(__VA_ARGS__);                                                                           \
     static emulate::registration registration_##name(#name, name);                                           \
     static void name(__VA_ARGS__)
+#define KERNEL_BLOCKS(blocks, name, ...) KERNEL(name, __VA_ARGS__)
 
 #endif

@@ -295,7 +295,8 @@ static double attention_backward_flops(const int64_t *s) { return 2.5 * attentio
             {2, 70, 2, 96, 0, CAUSAL | SEGMENTS}, {1, 99, 4, 128, 1, CAUSAL | SEGMENTS | OUTLIERS},          \
             {3, 45, 7, 24, 1, SEGMENTS}, {1, 150, 2, 64, 1, CAUSAL, 17}, {2, 77, 2, 40, 0, 0, 33},           \
             {1, 203, 4, 32, 2, CAUSAL | SEGMENTS | OUTLIERS, 50}, {2, 5, 2, 8, 2, CAUSAL | SEGMENTS, 1},     \
-            {1, 50, 7, 16, 1, OUTLIERS},                                                                     \
+            {1, 50, 7, 16, 1, OUTLIERS}, {1, 200, 2, 104, 1, CAUSAL, 90},                                    \
+            {2, 140, 2, 72, 0, SEGMENTS | OUTLIERS},                                                         \
         {                                                                                                    \
             1, 20, 3, 88, 3, CAUSAL                                                                          \
         }                                                                                                    \

@@ -38,7 +38,7 @@ struct trial {
     int count;
 };
 
-enum { SHAPES = 12 };
+enum { SHAPES = 14 };
 struct operation {
     const char *name;
     void (*setup)(struct trial *);
