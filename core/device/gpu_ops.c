@@ -247,7 +247,7 @@ static void launch_attention(struct device *dev, enum attention_way way, const s
     bool bf16 = half(dev, o->type);
     int at = 0;
     if (!bf16 || gpu->plain || o->dh % 8 || addresses % 16) {
-        gpu_launch(dev, kernels[way][bf16], (rows + 15) / 16, heads, arguments);
+        gpu_launch(dev, kernels[way][bf16], (rows + 31) / 32, heads, arguments);
         return;
     }
     while (widths[at] < o->dh) at++;

@@ -2,100 +2,134 @@
  * running maximum and sum forward; recomputed probabilities backward), for any N and any dh up to 128, by
  * ordinary arithmetic. bf16 on cards with matrix instructions: attention_matrix.hip.
  *
+ * Threads are 16 x 16. Thread (r, c) has rows r and r + 16 of a block's QT, their scores with row c of a tile
+ * of KT, and four columns of their sums from 4 c on, and from 64 + 4 c on.
+ *
  * Shapes and masks: struct attention. delta (B, H, N). A block processes one (sample, head) and QT queries
  * (forward, dq), or one (sample, key and value head) and KT keys with all query heads in order (dk, dv). It
  * reads the tiles from the first to the last key that one of its queries sees, or the other way round. No
  * N x N matrix is stored. Statistics and sums are fp32. */
 #include "kernels/gpu/attention_range.h"
 
-enum {
-    QT = 16,
-    KT = 16,
-    DH = 128,
-    PAD = DH + 1,
-    ATTENTION_THREADS = 256,
-    KEEP = QT * DH / ATTENTION_THREADS
-};
+enum { QT = 32, KT = 16, DH = 128, WIDTH = DH + 4, ATTENTION_THREADS = 256, OWN = QT / 16 };
+typedef float row_tile[QT][WIDTH];
+typedef float other_tile[KT][WIDTH];
+typedef float score_tile[QT][KT + 4];
 
-/* Loads rows x dh of one of the H + 2G heads of qkv into shared memory, zeros after row N. */
-template <class T>
-DEVICE void load_tile(float (*tile)[PAD], const T *qkv, int64_t b, int64_t head, int64_t first,
-                      const attention_shape &s)
+/* Four neighbours in shared memory: one access of 16 bytes */
+struct alignas(16) four {
+    float at[4];
+};
+DEVICE four four_of(const float *p) { return *(const four *)p; }
+
+/* Loads rows of head `head` of `heads` from `first` on into shared memory, zeros after row N, and after dh up
+ * to a multiple of 4. */
+template <class T, int ROWS>
+DEVICE void load_tile(float (&tile)[ROWS][WIDTH], const T *x, int64_t heads, int64_t b, int64_t head,
+                      int64_t first, const attention_shape &s)
 {
-    int dh = (int)s.dh;
-    for (int e = THREAD; e < QT * dh; e += ATTENTION_THREADS) {
-        int64_t row = first + e / dh;
-        tile[e / dh][e % dh] =
-            row < s.N ? load(qkv, ((b * s.N + row) * (s.H + 2 * s.G) + head) * dh + e % dh) : 0.0f;
+    int dh = (int)s.dh, across = (dh + 3) / 4 * 4;
+    for (int e = THREAD; e < ROWS * across; e += ATTENTION_THREADS) {
+        int64_t row = first + e / across;
+        int d = e % across;
+        tile[e / across][d] = row < s.N && d < dh ? load(x, ((b * s.N + row) * heads + head) * dh + d) : 0.0f;
     }
 }
-template <class T>
-DEVICE void load_rows(float (*tile)[PAD], const T *x, int64_t b, int64_t h, int64_t first,
-                      const attention_shape &s)
+/* Scalar products of this thread's rows of a and its row of b, in the order of d. */
+DEVICE void dots(float (&sum)[OWN], const row_tile &a, const other_tile &b, int dh)
 {
-    int dh = (int)s.dh;
-    for (int e = THREAD; e < QT * dh; e += ATTENTION_THREADS) {
-        int64_t row = first + e / dh;
-        tile[e / dh][e % dh] = row < s.N ? load(x, ((b * s.N + row) * s.H + h) * dh + e % dh) : 0.0f;
+    for (int d = 0; d < dh; d += 4) {
+        four y = four_of(&b[THREAD % 16][d]);
+        UNROLLED for (int r = 0; r < OWN; r++)
+        {
+            four x = four_of(&a[THREAD / 16 + 16 * r][d]);
+            UNROLLED for (int i = 0; i < 4; i++) sum[r] += x.at[i] * y.at[i];
+        }
     }
 }
-DEVICE float dot(const float *a, const float *b, int dh)
+/* This thread's part of a sum (QT, dh) */
+struct sums {
+    float at[OWN][DH / 64][4];
+};
+/* sum += weights (QT, KT) times rows (KT, dh), in the order of these rows. */
+DEVICE void add_weighted(sums &sum, const score_tile &weights, const other_tile &rows, int dh)
 {
-    float sum = 0;
-    for (int d = 0; d < dh; d++) sum += a[d] * b[d];
-    return sum;
+    UNROLLED for (int j = 0; j < KT; j += 4)
+    {
+        four w[OWN];
+        UNROLLED for (int r = 0; r < OWN; r++) w[r] = four_of(&weights[THREAD / 16 + 16 * r][j]);
+        UNROLLED for (int g = 0; g < DH / 64; g++)
+        {
+            int column = 64 * g + THREAD % 16 * 4;
+            if (column >= dh) continue;
+            UNROLLED for (int k = 0; k < 4; k++)
+            {
+                four y = four_of(&rows[j + k][column]);
+                UNROLLED for (int r = 0; r < OWN; r++) UNROLLED for (int i = 0; i < 4; i++) sum.at[r][g][i] +=
+                    w[r].at[k] * y.at[i];
+            }
+        }
+    }
+}
+/* Stores factor[r] times the sums as rows of head `head` of `heads`. */
+template <class T>
+DEVICE void sums_store(T *x, int64_t heads, int64_t b, int64_t head, int64_t first, const attention_shape &s,
+                       const sums &sum, const float (&factor)[OWN])
+{
+    for (int e = 0; e < OWN * (DH / 64) * 4; e++) {
+        int r = e / (DH / 16), g = e / 4 % (DH / 64), column = 64 * g + THREAD % 16 * 4 + e % 4;
+        int64_t row = first + THREAD / 16 + 16 * r;
+        if (row < s.N && column < s.dh)
+            store(x, ((b * s.N + row) * heads + head) * s.dh + column, sum.at[r][g][e % 4] * factor[r]);
+    }
 }
 
 template <class T> DEVICE void attention_forward(const T *qkv, T *out, float *lse, const attention_shape &m)
 {
-    SHARED float q[QT][PAD], k[KT][PAD], v[KT][PAD], s[QT][KT + 1], top[QT], total[QT], shrink[QT];
-    int dh = (int)m.dh;
-    int64_t b = BLOCK_Y / m.H, h = BLOCK_Y % m.H, first = m.first + BLOCK_X * QT;
-    float scale = 1.0f / sqrtf((float)dh), kept[KEEP] = {};
-    range all = range_of<keys_of>(m, b, first, QT), mine = keys_of(m, b, first + THREAD % QT),
-          keys = keys_of(m, b, first + THREAD / KT);
-    load_tile(q, qkv, b, h, first, m);
-    if (THREAD < QT) {
-        top[THREAD] = -3e38f;
-        total[THREAD] = 0;
+    alignas(16) SHARED row_tile q;
+    alignas(16) SHARED other_tile k, v;
+    alignas(16) SHARED score_tile s;
+    int dh = (int)m.dh, column = THREAD % 16;
+    int64_t b = BLOCK_Y / m.H, h = BLOCK_Y % m.H, first = m.first + BLOCK_X * QT, heads = m.H + 2 * m.G;
+    float scale = 1.0f / sqrtf((float)dh), top[OWN], total[OWN] /* of this thread's columns */, inverse[OWN];
+    range all = range_of<keys_of>(m, b, first, QT), keys[OWN];
+    sums kept = {};
+    load_tile(q, qkv, heads, b, h, first, m);
+    for (int r = 0; r < OWN; r++) {
+        keys[r] = keys_of(m, b, first + THREAD / 16 + 16 * r);
+        top[r] = -3e38f;
+        total[r] = 0;
     }
     for (int64_t j0 = all.first / KT * KT; j0 < all.end; j0 += KT) {
         barrier();
-        load_tile(k, qkv, b, key_head(m, h), j0, m);
-        load_tile(v, qkv, b, value_head(m, h), j0, m);
+        load_tile(k, qkv, heads, b, key_head(m, h), j0, m);
+        load_tile(v, qkv, heads, b, value_head(m, h), j0, m);
         barrier();
-        int qi = THREAD / KT, kj = THREAD % KT; /* QT * KT == ATTENTION_THREADS */
-        s[qi][kj] = inside(keys, j0 + kj) ? scale * dot(q[qi], k[kj], dh) : -3e38f;
-        barrier();
-        if (THREAD < QT) {
-            float largest = top[THREAD];
-            for (int j = 0; j < KT; j++) largest = s[THREAD][j] > largest ? s[THREAD][j] : largest;
-            shrink[THREAD] = expf(top[THREAD] - largest);
-            float sum = total[THREAD] * shrink[THREAD];
-            for (int j = 0; j < KT; j++) {
-                float p = inside(mine, j0 + j) ? expf(s[THREAD][j] - largest) : 0.0f;
-                s[THREAD][j] = p;
-                sum += p;
-            }
-            top[THREAD] = largest;
-            total[THREAD] = sum;
+        float x[OWN] = {};
+        dots(x, q, k, dh);
+        UNROLLED for (int r = 0; r < OWN; r++)
+        {
+            bool sees = inside(keys[r], j0 + column);
+            x[r] = sees ? scale * x[r] : -3e38f;
+            float largest = x[r];
+            for (int mask = 1; mask < 16; mask *= 2) largest = fmaxf(largest, wave_xor(largest, mask));
+            largest = fmaxf(largest, top[r]);
+            float shrink = expf(top[r] - largest), p = sees ? expf(x[r] - largest) : 0.0f;
+            top[r] = largest;
+            total[r] = total[r] * shrink + p;
+            s[THREAD / 16 + 16 * r][column] = p;
+            for (int e = 0; e < DH / 16; e++) kept.at[r][e / 4][e % 4] *= shrink;
         }
         barrier();
-        for (int e = 0; e < KEEP; e++) {
-            int at = THREAD + e * ATTENTION_THREADS, i = at / DH, d = at % DH;
-            if (d >= dh) continue;
-            float sum = kept[e] * shrink[i];
-            for (int j = 0; j < KT; j++) sum += s[i][j] * v[j][d];
-            kept[e] = sum;
-        }
+        add_weighted(kept, s, v, dh);
     }
-    for (int e = 0; e < KEEP; e++) {
-        int at = THREAD + e * ATTENTION_THREADS, i = at / DH, d = at % DH;
-        if (d < dh && first + i < m.N)
-            store(out, ((b * m.N + first + i) * m.H + h) * dh + d, kept[e] / total[i]);
+    for (int r = 0; r < OWN; r++) {
+        int64_t row = first + THREAD / 16 + 16 * r;
+        for (int mask = 1; mask < 16; mask *= 2) total[r] += wave_xor(total[r], mask);
+        inverse[r] = 1.0f / total[r];
+        if (column == 0 && row < m.N) lse[BLOCK_Y * m.N + row] = top[r] + logf(total[r]);
     }
-    if (THREAD < QT && first + THREAD < m.N)
-        lse[(b * m.H + h) * m.N + first + THREAD] = top[THREAD] + logf(total[THREAD]);
+    sums_store(out, m.H, b, h, first, m, kept, inverse);
 }
 
 /* delta = sum over dh of dout * out; one thread per (image, head, row) */
@@ -116,83 +150,92 @@ template <class T>
 DEVICE void attention_backward_q(const T *qkv, const float *lse, const float *delta, const T *dout, T *dqkv,
                                  const attention_shape &m)
 {
-    SHARED float q[QT][PAD], g[QT][PAD], k[KT][PAD], v[KT][PAD], s[QT][KT + 1];
+    alignas(16) SHARED row_tile q, g;
+    alignas(16) SHARED other_tile kv; /* values, then keys */
+    alignas(16) SHARED score_tile s;
     int dh = (int)m.dh;
-    int64_t b = BLOCK_Y / m.H, h = BLOCK_Y % m.H, first = BLOCK_X * QT, stats = (b * m.H + h) * m.N;
-    float scale = 1.0f / sqrtf((float)dh), kept[KEEP] = {};
-    load_tile(q, qkv, b, h, first, m);
-    load_rows(g, dout, b, h, first, m);
-    int qi = THREAD / KT, kj = THREAD % KT;
-    range all = range_of<keys_of>(m, b, first, QT), keys = keys_of(m, b, first + qi);
-    float l = first + qi < m.N ? lse[stats + first + qi] : 0.0f,
-          mean = first + qi < m.N ? delta[stats + first + qi] : 0.0f;
+    int64_t b = BLOCK_Y / m.H, h = BLOCK_Y % m.H, first = BLOCK_X * QT, heads = m.H + 2 * m.G;
+    float scale = 1.0f / sqrtf((float)dh), l[OWN], mean[OWN], ones[OWN];
+    range all = range_of<keys_of>(m, b, first, QT), keys[OWN];
+    sums dq = {};
+    load_tile(q, qkv, heads, b, h, first, m);
+    load_tile(g, dout, m.H, b, h, first, m);
+    for (int r = 0; r < OWN; r++) {
+        int64_t row = first + THREAD / 16 + 16 * r;
+        keys[r] = keys_of(m, b, row);
+        l[r] = row < m.N ? lse[BLOCK_Y * m.N + row] : 0.0f;
+        mean[r] = row < m.N ? delta[BLOCK_Y * m.N + row] : 0.0f;
+        ones[r] = 1.0f;
+    }
     for (int64_t j0 = all.first / KT * KT; j0 < all.end; j0 += KT) {
+        float x[OWN] = {}, dp[OWN] = {};
         barrier();
-        load_tile(k, qkv, b, key_head(m, h), j0, m);
-        load_tile(v, qkv, b, value_head(m, h), j0, m);
+        load_tile(kv, qkv, heads, b, value_head(m, h), j0, m);
         barrier();
-        float p = inside(keys, j0 + kj) ? expf(scale * dot(q[qi], k[kj], dh) - l) : 0.0f;
-        s[qi][kj] = p * (dot(g[qi], v[kj], dh) - mean) * scale;
+        dots(dp, g, kv, dh);
         barrier();
-        for (int e = 0; e < KEEP; e++) {
-            int at = THREAD + e * ATTENTION_THREADS, i = at / DH, d = at % DH;
-            if (d >= dh) continue;
-            float sum = kept[e];
-            for (int j = 0; j < KT; j++) sum += s[i][j] * k[j][d];
-            kept[e] = sum;
+        load_tile(kv, qkv, heads, b, key_head(m, h), j0, m);
+        barrier();
+        dots(x, q, kv, dh);
+        UNROLLED for (int r = 0; r < OWN; r++)
+        {
+            float p = inside(keys[r], j0 + THREAD % 16) ? expf(scale * x[r] - l[r]) : 0.0f;
+            s[THREAD / 16 + 16 * r][THREAD % 16] = p * (dp[r] - mean[r]) * scale;
         }
+        barrier();
+        add_weighted(dq, s, kv, dh);
     }
-    for (int e = 0; e < KEEP; e++) {
-        int at = THREAD + e * ATTENTION_THREADS, i = at / DH, d = at % DH;
-        if (d < dh && first + i < m.N)
-            store(dqkv, ((b * m.N + first + i) * (m.H + 2 * m.G) + h) * dh + d, kept[e]);
-    }
+    sums_store(dqkv, heads, b, h, first, m, dq, ones);
 }
 
-/* dk, dv of KT keys: dv = sum over queries of p * dout, dk = sum of ds * q */
+/* dk, dv of QT keys: dv = sum over queries of p * dout, dk = sum of ds * q */
 template <class T>
 DEVICE void attention_backward_kv(const T *qkv, const float *lse, const float *delta, const T *dout, T *dqkv,
                                   const attention_shape &m)
 {
-    SHARED float q[QT][PAD], g[QT][PAD], k[KT][PAD], v[KT][PAD], s[KT][QT + 1], t[KT][QT + 1];
+    alignas(16) SHARED row_tile k, v;
+    alignas(16) SHARED other_tile qg; /* queries, dout, and queries again */
+    alignas(16) SHARED score_tile s, t;
     int dh = (int)m.dh;
-    int64_t b = BLOCK_Y / m.G, kv = BLOCK_Y % m.G, first = BLOCK_X * KT, share = m.H / m.G;
-    float scale = 1.0f / sqrtf((float)dh), dk[KEEP] = {}, dv[KEEP] = {};
-    load_tile(k, qkv, b, m.H + kv, first, m);
-    load_tile(v, qkv, b, m.H + m.G + kv, first, m);
-    int ki = THREAD / QT, qj = THREAD % QT;
-    range all = range_of<queries_of>(m, b, first, KT), queries = queries_of(m, b, first + ki);
-    for (int64_t h = kv * share; h < (kv + 1) * share; h++)
-        for (int64_t i0 = all.first / QT * QT; i0 < all.end; i0 += QT) {
-            int64_t stats = (b * m.H + h) * m.N + i0 + qj;
-            barrier();
-            load_tile(q, qkv, b, h, i0, m);
-            load_rows(g, dout, b, h, i0, m);
-            barrier();
-            bool real = inside(queries, i0 + qj);
-            float p = real ? expf(scale * dot(q[qj], k[ki], dh) - lse[stats]) : 0.0f;
-            s[ki][qj] = p;
-            t[ki][qj] = real ? p * (dot(g[qj], v[ki], dh) - delta[stats]) * scale : 0.0f;
-            barrier();
-            for (int e = 0; e < KEEP; e++) {
-                int at = THREAD + e * ATTENTION_THREADS, i = at / DH, d = at % DH;
-                if (d >= dh) continue;
-                float sum_k = dk[e], sum_v = dv[e];
-                for (int j = 0; j < QT; j++) {
-                    sum_v += s[i][j] * g[j][d];
-                    sum_k += t[i][j] * q[j][d];
-                }
-                dk[e] = sum_k;
-                dv[e] = sum_v;
-            }
-        }
-    for (int e = 0; e < KEEP; e++) {
-        int at = THREAD + e * ATTENTION_THREADS, i = at / DH, d = at % DH;
-        if (d >= dh || first + i >= m.N) continue;
-        int64_t row = (b * m.N + first + i) * (m.H + 2 * m.G) + m.H + kv;
-        store(dqkv, row * dh + d, dk[e]);
-        store(dqkv, (row + m.G) * dh + d, dv[e]);
+    int64_t b = BLOCK_Y / m.G, kv = BLOCK_Y % m.G, first = BLOCK_X * QT, share = m.H / m.G,
+            heads = m.H + 2 * m.G;
+    float scale = 1.0f / sqrtf((float)dh), ones[OWN];
+    range all = range_of<queries_of>(m, b, first, QT), queries[OWN];
+    sums dk = {}, dv = {};
+    load_tile(k, qkv, heads, b, m.H + kv, first, m);
+    load_tile(v, qkv, heads, b, m.H + m.G + kv, first, m);
+    for (int r = 0; r < OWN; r++) {
+        queries[r] = queries_of(m, b, first + THREAD / 16 + 16 * r);
+        ones[r] = 1.0f;
     }
+    for (int64_t h = kv * share; h < (kv + 1) * share; h++)
+        for (int64_t i0 = all.first / KT * KT; i0 < all.end; i0 += KT) {
+            int64_t query = i0 + THREAD % 16, stats = (b * m.H + h) * m.N + query;
+            float x[OWN] = {}, dp[OWN] = {};
+            barrier();
+            load_tile(qg, qkv, heads, b, h, i0, m);
+            barrier();
+            dots(x, k, qg, dh);
+            barrier();
+            load_tile(qg, dout, m.H, b, h, i0, m);
+            barrier();
+            dots(dp, v, qg, dh);
+            UNROLLED for (int r = 0; r < OWN; r++)
+            {
+                bool real = inside(queries[r], query);
+                float p = real ? expf(scale * x[r] - lse[stats]) : 0.0f;
+                s[THREAD / 16 + 16 * r][THREAD % 16] = p;
+                t[THREAD / 16 + 16 * r][THREAD % 16] = real ? p * (dp[r] - delta[stats]) * scale : 0.0f;
+            }
+            barrier();
+            add_weighted(dv, s, qg, dh);
+            barrier();
+            load_tile(qg, qkv, heads, b, h, i0, m);
+            barrier();
+            add_weighted(dk, t, qg, dh);
+        }
+    sums_store(dqkv, heads, b, m.H + kv, first, m, dk, ones);
+    sums_store(dqkv, heads, b, m.H + m.G + kv, first, m, dv, ones);
 }
 
 #define ATTENTION(suffix, T)                                                                                 \
