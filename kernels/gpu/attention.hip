@@ -86,9 +86,9 @@ DEVICE void sums_store(T *x, int64_t heads, int64_t b, int64_t head, int64_t fir
 
 template <class T> DEVICE void attention_forward(const T *qkv, T *out, float *lse, const attention_shape &m)
 {
-    alignas(16) SHARED row_tile q;
-    alignas(16) SHARED other_tile k, v;
-    alignas(16) SHARED score_tile s;
+    SHARED row_tile q alignas(16);
+    SHARED other_tile k alignas(16), v alignas(16);
+    SHARED score_tile s alignas(16);
     int dh = (int)m.dh, column = THREAD % 16;
     int64_t b = BLOCK_Y / m.H, h = BLOCK_Y % m.H, first = m.first + BLOCK_X * QT, heads = m.H + 2 * m.G;
     float scale = 1.0f / sqrtf((float)dh), top[OWN], total[OWN] /* of this thread's columns */, inverse[OWN];
@@ -150,9 +150,9 @@ template <class T>
 DEVICE void attention_backward_q(const T *qkv, const float *lse, const float *delta, const T *dout, T *dqkv,
                                  const attention_shape &m)
 {
-    alignas(16) SHARED row_tile q, g;
-    alignas(16) SHARED other_tile kv; /* values, then keys */
-    alignas(16) SHARED score_tile s;
+    SHARED row_tile q alignas(16), g alignas(16);
+    SHARED other_tile kv alignas(16); /* values, then keys */
+    SHARED score_tile s alignas(16);
     int dh = (int)m.dh;
     int64_t b = BLOCK_Y / m.H, h = BLOCK_Y % m.H, first = BLOCK_X * QT, heads = m.H + 2 * m.G;
     float scale = 1.0f / sqrtf((float)dh), l[OWN], mean[OWN], ones[OWN];
@@ -193,9 +193,9 @@ template <class T>
 DEVICE void attention_backward_kv(const T *qkv, const float *lse, const float *delta, const T *dout, T *dqkv,
                                   const attention_shape &m)
 {
-    alignas(16) SHARED row_tile k, v;
-    alignas(16) SHARED other_tile qg; /* queries, dout, and queries again */
-    alignas(16) SHARED score_tile s, t;
+    SHARED row_tile k alignas(16), v alignas(16);
+    SHARED other_tile qg alignas(16); /* queries, dout, and queries again */
+    SHARED score_tile s alignas(16), t alignas(16);
     int dh = (int)m.dh;
     int64_t b = BLOCK_Y / m.G, kv = BLOCK_Y % m.G, first = BLOCK_X * QT, share = m.H / m.G,
             heads = m.H + 2 * m.G;
