@@ -5,8 +5,9 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
-enum { STEP = 1 << 20 };
+enum { STEP = 1 << 20, PASSED = 64 << 20 };
 
 int text_source_open(struct text_source *s, const char *path, const struct text_unpacker *unpacker,
                      struct error *err)
@@ -81,7 +82,9 @@ void text_source_advance(struct text_source *s, size_t bytes)
         s->begin += bytes;
         if (s->begin == s->end) s->begin = s->end = 0;
     }
-    s->offset += (int64_t)bytes;
+    int64_t before = s->offset / PASSED * PASSED, after = (s->offset += (int64_t)bytes) / PASSED * PASSED;
+    if (!s->stream && after > before) /* read again from the file where a job still needs it */
+        madvise((void *)(uintptr_t)(s->map.data + before), (size_t)(after - before), MADV_DONTNEED);
 }
 
 int text_source_skip(struct text_source *s, int64_t offset, struct error *err)
