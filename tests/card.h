@@ -19,10 +19,10 @@ static inline bool card_is_emulated(void)
     return driver && strstr(driver, "libfake_");
 }
 
-/* Returns the path of a file of the sources, or of $MEOPT_SOURCE; valid until the next call. */
+/* Returns the path of a file of the sources, or of $MEOPT_SOURCE; valid until the next call of the thread. */
 static inline const char *source_file(const char *path)
 {
-    static char text[4096];
+    static _Thread_local char text[4096];
     const char *root = getenv("MEOPT_SOURCE");
     snprintf(text, sizeof text, "%s/%s", root && *root ? root : MEOPT_SOURCE_DIR, path);
     return text;
