@@ -41,6 +41,8 @@ int json_members_check(const json_t *object, const struct json_member *rows, con
 {
     const char *name;
     json_t *value;
+    if (object && !json_is_object(object) && !json_is_null(object))
+        return error_set(err, EXIT_CONFIG, hint, "%s is no object", what);
     json_object_foreach((json_t *)(uintptr_t)object, name, value)
     {
         const struct json_member *row = find_row(rows, name);

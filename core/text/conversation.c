@@ -203,6 +203,7 @@ static int read_message(struct writer *w, size_t i, struct error *err)
     if ((code = read_content(w, message, &t, err)) || (code = check_place(w, &t, err)) ||
         (code = read_learnt(&t, message, err)))
         return code;
+    w->learnt = t.learnt;
     bool joins = c->place == SYSTEM_JOINED || c->place == SYSTEM_ASKED;
     if (i == 0 && t.kind == CHAT_SYSTEM && joins) {
         w->system = message;
@@ -280,13 +281,7 @@ int conversation_read(struct text_record *r, const struct chat_template *c, cons
                        .user = last_of(of->messages, "user"),
                        .answer = last_of(of->messages, "assistant")};
     int code = write_messages(&w, err);
-    const json_t *last = json_array_get(of->messages, w.count - 1);
-    const char *role = json_string_value(json_object_get(last, "role"));
-    if (!code) {
-        struct turn t = {.kind = CHAT_ANSWER, .number = w.count - 1};
-        bool learnt = role && strcmp(role, "assistant") == 0 && read_learnt(&t, last, err) == 0 && t.learnt;
-        writer_text(&w, c->finish, NULL, learnt);
-    }
+    if (!code) writer_text(&w, c->finish, NULL, w.learnt);
     text_free(&w.parts);
     return code;
 }

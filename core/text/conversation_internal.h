@@ -16,6 +16,7 @@ struct writer {
     json_t *system;           /* a message that is to begin a question; NULL: none */
     bool results;             /* the last message is a result of a tool, in a group that is open */
     bool ask;                 /* an answer follows */
+    bool learnt;              /* the current message is an answer that is a label */
 };
 
 struct turn {

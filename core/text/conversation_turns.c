@@ -113,6 +113,15 @@ static void cut_answer(const struct writer *w, struct turn *t)
     if (!keeps) t->cut = c->no_thought;
 }
 
+/* Returns the thought in front of its end, without its begin. */
+static const char *thought_before(const struct turn *t, const char *close, size_t *length)
+{
+    size_t n = (size_t)(close - t->content);
+    const char *open = after_last(t->content, n, "<think>"), *thought = open ? open : t->content;
+    *length = (size_t)(close - thought);
+    return thought;
+}
+
 /* Takes the thought from the answer, and writes it where the template keeps it: a given one in one form, as a
  * label, or an empty one. */
 static void add_thought(struct writer *w, struct turn *t)
@@ -123,11 +132,7 @@ static void add_thought(struct writer *w, struct turn *t)
     bool after = w->c->thoughts == THOUGHTS_AFTER, always = w->c->thoughts == THOUGHTS_ALWAYS,
          trims = w->c->trims & 1U << CHAT_ANSWER;
     if (close) {
-        const char *open;
-        length = (size_t)(close - t->content);
-        thought = t->content;
-        if ((open = after_last(thought, length, "<think>")) != NULL)
-            thought = open, length = (size_t)(close - open);
+        thought = thought_before(t, close, &length);
         trim_lines(&thought, &length, true);
         (void)cut_thought(t);
         trim_lines(&t->content, &t->bytes, false);
@@ -149,11 +154,8 @@ static void add_given(struct writer *w, struct turn *t)
     const char *close = memmem(t->content, t->bytes, "</think>", 8), *thought = t->thought;
     size_t length = t->thought_bytes;
     if (!length && close && memmem(t->content, t->bytes, "<think>", 7)) {
-        const char *end = t->content + t->bytes, *open;
-        length = (size_t)(close - t->content);
-        thought = t->content;
-        if ((open = after_last(thought, length, "<think>")) != NULL)
-            thought = open, length = (size_t)(close - open);
+        const char *end = t->content + t->bytes;
+        thought = thought_before(t, close, &length);
         t->content = close + 8;
         t->bytes = (size_t)(end - t->content);
     }
@@ -267,7 +269,7 @@ int writer_turn(struct writer *w, struct turn t, const char *joined, size_t join
     if (t.kind == CHAT_SYSTEM && !t.bytes && c->drops_later) return 0;
     if (answer) cut_answer(w, &t);
     if (answer && c->thoughts == THOUGHTS_LINES) trim_lines(&t.content, &t.bytes, false);
-    if (c->trims & 1U << t.kind && !(joined && c->joins_whole)) { text_strip(&t.content, &t.bytes); }
+    if (c->trims & 1U << t.kind && !(joined && c->joins_whole)) text_strip(&t.content, &t.bytes);
     if (c->trims_right & 1U << t.kind) trim_right(&t.content, &t.bytes);
     writer_text(w, turn->before, t.role, false);
     if (joined) {

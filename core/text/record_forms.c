@@ -256,6 +256,9 @@ static int read_shared(json_t *messages, size_t i, json_t *shared, struct error 
     if (!named && !role)
         return error_set(err, EXIT_FAILED, "supported: human, gpt, system, tool",
                          "message %zu of conversations is from '%.40s'", i, from ? from : "");
+    if (!named && member(shared, "content"))
+        return error_set(err, EXIT_FAILED, "name the one that is not learnt: --ignore MEMBER",
+                         "message %zu of conversations has both value and content", i);
     json_t *message = json_copy(shared), *value = json_object_get(shared, "value");
     if (!named) {
         json_object_set_new(message, "role", json_string(role));

@@ -33,20 +33,6 @@ void text_record_free(struct text_record *r)
     *r = (struct text_record){0};
 }
 
-int text_record_ask(struct text_record *r, const struct chat_template *c, const char *system,
-                    const char *question, struct error *err)
-{
-    json_t *messages = json_array();
-    if (system)
-        json_array_append_new(
-            messages, json_pack("{s:s,s:o}", "role", "system", "content", json_string_nocheck(system)));
-    json_array_append_new(messages,
-                          json_pack("{s:s,s:o}", "role", "user", "content", json_string_nocheck(question)));
-    int code = conversation_ask(r, c, messages, err);
-    json_decref(messages);
-    return code;
-}
-
 static int read_messages(struct text_record *r, const struct text_record_options *o, const json_t *root,
                          const json_t *messages, struct error *err)
 {

@@ -31,9 +31,6 @@ struct text_record_options {
 /* Reads a line. The caller names file and line. */
 int text_record_read(struct text_record *record, const char *line, size_t bytes,
                      const struct text_record_options *options, struct error *err);
-/* Sets the record to a question of the user, up to where the answer begins. system: NULL: the template's. */
-int text_record_ask(struct text_record *record, const struct chat_template *chat, const char *system,
-                    const char *question, struct error *err);
 /* Adds a text to the spans. */
 void text_record_add(struct text_record *record, const char *text, size_t bytes, bool label);
 

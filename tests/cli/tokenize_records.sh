@@ -75,6 +75,8 @@ wrong '{"conversations": [{"from": "cat", "value": "x"}]}' 'cat'
 wrong '{"conversations": [{"from": "function_call", "value": "x"}]}' 'function_call'
 wrong '{"conversations": [{"from": "human"}, {"from": "gpt", "value": "x"}]}' 'content'
 wrong '{"conversations": "x"}' conversations
+wrong '{"conversations": [{"from": "human", "value": "x", "content": "y"}, {"from": "gpt", "value": "z"}]}' 'value.*content'
+wrong '{"messages": [{"role": "assistant", "content": "x"}], "chat_template_kwargs": "enable_thinking"}' chat_template_kwargs
 wrong '{"conversations": [{"from": "system", "value": "x"}, {"from": "gpt", "value": "y"}], "system": "z"}' system
 wrong '{"text": "a", "weight": 0}' weight
 wrong '{"question": "a", "answer": "b"}' prompt

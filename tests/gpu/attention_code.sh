@@ -60,7 +60,7 @@ loops() {
 # OBJECT ARCH: NAME MATRIX SHARED_LOADS BRANCHES MOVES INSTRUCTIONS SPILLED SHARED REGISTERS BLOCKS
 table() {
     instructions "$1" | loops | sort >"$work/loops"
-    case $2 in # shared memory of a multiprocessor, what each block takes beside its own, and registers of a lane that all its blocks share
+    case $2 in # shared memory of a multiprocessor, what each block takes in addition, and registers of a lane that all its blocks share
     gfx*) limits='65536 0 512' ;;
     sm_80 | sm_87) limits='167936 1024 512' ;;
     sm_90 | sm_10?) limits='233472 1024 512' ;;

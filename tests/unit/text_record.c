@@ -48,6 +48,15 @@ static void check_learnt(const struct text_record *r, const char *learnt, int li
     text_free(&all);
 }
 
+static json_t *messages_of(json_t *system, const char *question)
+{
+    json_t *messages = json_array();
+    if (json_is_string(system))
+        json_array_append_new(messages, json_pack("{s:s,s:O}", "role", "system", "content", system));
+    json_array_append_new(messages, json_pack("{s:s,s:s}", "role", "user", "content", question));
+    return messages;
+}
+
 /* Returns the template of the line. A null text: the template refuses the conversation. own: a template of
  * one's own with the parts of mistral-v1, which writes the same. */
 static const struct chat_template *check_line(const char *text, size_t bytes, int line,
@@ -70,9 +79,11 @@ static const struct chat_template *check_line(const char *text, size_t bytes, in
     char *written = json_dumps(record, JSON_COMPACT);
     int code = 0;
     if (ask) code = conversation_ask(&r, &chat, ask, &err);
-    else if (question)
-        code = text_record_ask(&r, &chat, json_string_value(json_object_get(row, "system")), question, &err);
-    else code = text_record_read(&r, written, strlen(written), &o, &err);
+    else if (question) {
+        json_t *messages = messages_of(json_object_get(row, "system"), question);
+        code = conversation_ask(&r, &chat, messages, &err);
+        json_decref(messages);
+    } else code = text_record_read(&r, written, strlen(written), &o, &err);
     if (!code == json_is_null(whole)) fail_msg("line %d: %s", line, code ? err.what : "not refused");
     if (!code && (r.text.count != json_string_length(whole) ||
                   memcmp(r.text.data, json_string_value(whole), r.text.count) != 0))
