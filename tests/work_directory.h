@@ -1,4 +1,4 @@
-/* A directory for the files of a test program: setup and teardown of cmocka_run_group_tests. */
+/* A directory for the files of a test program: setup and teardown of a test or of a group. */
 #ifndef MEOPT_TESTS_WORK_DIRECTORY_H
 #define MEOPT_TESTS_WORK_DIRECTORY_H
 

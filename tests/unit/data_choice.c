@@ -3,6 +3,7 @@
 #include "core/base/file.h"
 #include "core/data/list.h"
 #include "tests/mentions.h"
+#include "tests/work_directory.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,11 +14,9 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-static char root[64];
-
 static void put(const char *name)
 {
-    char *path = path_join(root, name), *directory = path_dirname(path);
+    char *path = path_join(work, name), *directory = path_dirname(path);
     assert_int_equal(file_make_dirs(directory, NULL), 0);
     assert_int_equal(file_write_atomic(path, name, strlen(name), NULL), 0);
     free(directory);
@@ -26,22 +25,9 @@ static void put(const char *name)
 
 static void link_to(const char *target, const char *name)
 {
-    char *path = path_join(root, name);
+    char *path = path_join(work, name);
     assert_int_equal(symlink(target, path), 0);
     free(path);
-}
-
-static int setup(void **state)
-{
-    (void)state;
-    strcpy(root, "/tmp/meopt-choice-XXXXXX");
-    return mkdtemp(root) ? 0 : -1;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    return file_remove_tree(root, NULL);
 }
 
 /* `names`: those expected, in order, each followed by a space. */
@@ -51,7 +37,7 @@ static void expect(const char *include, const char *exclude, const char *names, 
     struct image_list list;
     struct error err = {0};
     char found[1024] = "";
-    if (image_list_read(&list, root, include, exclude, &err)) fail_msg("%s", err.what);
+    if (image_list_read(&list, work, include, exclude, &err)) fail_msg("%s", err.what);
     for (int64_t i = 0; i < list.count; i++) {
         strcat(found, list.names[i]);
         strcat(found, " ");
@@ -73,7 +59,7 @@ static void links_that_lead_back_end(void **state)
     link_to(".", "self");
     link_to(".", "d/same");
     link_to("../e", "d/loop"); /* leads nowhere back */
-    link_to(root, "e/whole");
+    link_to(work, "e/whole");
     /* under d/loop, which is e, the whole is above as well */
     expect(NULL, NULL, "d/1.jpg d/loop/2.png e/2.png ", "", "5 links");
 }
@@ -152,8 +138,8 @@ static void data_val_is_left_out(void **state)
 {
     (void)state;
     struct image_list list;
-    char *val = path_join(root, "held");
-    struct image_search search = {.root = root, .apart = val};
+    char *val = path_join(work, "held");
+    struct image_search search = {.root = work, .apart = val};
     put("a/1.jpg");
     put("held/2.jpg");
     put("b/3.jpg");
@@ -185,9 +171,9 @@ static void patterns_are_of_paths(void **state)
     expect(" a , b/*.png ", "a/masks", "a/1.jpg b/masks/2.png ", "", "");
     struct image_list list;
     struct error err = {0};
-    assert_int_equal(image_list_read(&list, root, "A", NULL, &err), EXIT_FAILED);
+    assert_int_equal(image_list_read(&list, work, "A", NULL, &err), EXIT_FAILED);
     assert_true(mentions(err.what, "data.include|data.exclude| 5 "));
-    assert_int_equal(image_list_read(&list, root, NULL, "*", &err), EXIT_FAILED);
+    assert_int_equal(image_list_read(&list, work, NULL, "*", &err), EXIT_FAILED);
     assert_non_null(strstr(err.what, "data.exclude"));
 }
 
@@ -197,7 +183,7 @@ static void what_is_left_out_is_not_looked_at(void **state)
     put("a.jpg");
     link_to("nowhere", "gone.jpg");
     struct image_list list;
-    assert_int_equal(image_list_read(&list, root, NULL, NULL, NULL), EXIT_FAILED);
+    assert_int_equal(image_list_read(&list, work, NULL, NULL, NULL), EXIT_FAILED);
     expect(NULL, "gone*", "a.jpg ", "", "");
 }
 
@@ -209,10 +195,10 @@ static void endings_that_are_not_read_are_counted(void **state)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) put(names[i]);
     struct image_list list;
     struct error err = {0};
-    assert_int_equal(image_list_read(&list, root, NULL, NULL, &err), EXIT_FAILED);
+    assert_int_equal(image_list_read(&list, work, NULL, NULL, &err), EXIT_FAILED);
     assert_true(mentions(err.what, ".jpg, .jpeg, .png|.webp|.tar|3 .gif, "));
     put("z.WebP");
-    assert_int_equal(image_list_read(&list, root, NULL, NULL, &err), 0);
+    assert_int_equal(image_list_read(&list, work, NULL, NULL, &err), 0);
     assert_int_equal(list.count, 1);
     assert_memory_equal(list.unread, "3 .gif, 2 ", 10);
     static const char *const each[] = {"1 .tif", "1 .?z", "1 .gz"};
@@ -222,7 +208,7 @@ static void endings_that_are_not_read_are_counted(void **state)
         char name[16] = {'n', '.', (char)('a' + i % 20), (char)('a' + i / 20), 0};
         put(name);
     }
-    assert_int_equal(image_list_read(&list, root, NULL, NULL, &err), 0);
+    assert_int_equal(image_list_read(&list, work, NULL, NULL, &err), 0);
     assert_true(strlen(list.unread) < 160);
     assert_non_null(strstr(list.unread, " others"));
     image_list_free(&list);

@@ -2,10 +2,10 @@
  * stay apart; damaged files are refused with their position. */
 #include "core/base/file.h"
 #include "core/base/mapped_file.h"
-#include "core/data/data.h"
 #include "core/data/list.h"
 #include "core/data/token_write.h"
 #include "tests/mentions.h"
+#include "tests/unit/token_batches.h"
 #include "tests/work_directory.h"
 
 #include <fcntl.h>
@@ -87,23 +87,6 @@ static struct data_options options(const char *root)
                                  .ranks = 1};
 }
 
-static struct data *open_data(const struct data_options *o)
-{
-    struct data *d;
-    struct error err;
-    if (data_open(&d, o, &err)) fail_msg("%s: %s", err.file, err.what);
-    assert_int_equal(data_start(d, 0, &err), 0);
-    return d;
-}
-
-static struct data_batch next(struct data *d)
-{
-    struct data_batch b;
-    struct error err;
-    if (data_next(d, &b, &err)) fail_msg("%s: %s", err.file, err.what);
-    return b;
-}
-
 /* In file order every sample continues where the one before it ends. */
 static void check_order(const char *path, enum token_form form, int modulus)
 {
@@ -112,7 +95,7 @@ static void check_order(const char *path, enum token_form form, int modulus)
     o.shuffle = false;
     o.documents = DOCUMENTS_JOINED;
     o.vocabulary = modulus;
-    struct data *d = open_data(&o);
+    struct data *d = open_data(&o, 0);
     assert_int_equal(data_tokens(d), TOKENS);
     assert_int_equal(data_images(d), (TOKENS - 1) / 16);
     for (int64_t step = 0; step < data_epoch_batches(d); step++) {
@@ -171,7 +154,7 @@ static void places_depend_on_seed_epoch_and_position(void **state)
     struct data_options o = options(path);
     o.batch = o.global = 8;
     o.micro = 1;
-    struct data *d = open_data(&o);
+    struct data *d = open_data(&o, 0);
     int64_t epoch = data_epoch_batches(d);
     assert_int_equal(data_images(d), 61);
     int seen[TOKENS] = {0};
@@ -192,7 +175,7 @@ static void places_depend_on_seed_epoch_and_position(void **state)
             o.rank = rank;
             o.ranks = ranks;
             o.batch = 8 / ranks;
-            d = open_data(&o);
+            d = open_data(&o, 0);
             assert_int_equal(data_start(d, 9, NULL), 0); /* as after a resume */
             for (int step = 9; step < BATCHES; step++) {
                 struct data_batch b = next(d);
@@ -235,7 +218,7 @@ static void documents_stay_apart(void **state)
         struct data_options o = options(path);
         o.shuffle = false;
         o.whole = whole;
-        struct data *d = open_data(&o);
+        struct data *d = open_data(&o, 0);
         int64_t batches = data_epoch_batches(d), labelled = 0, at = 0;
         for (int64_t k = 0; k < batches; k++) {
             struct data_batch b = next(d);
@@ -254,7 +237,7 @@ static void documents_stay_apart(void **state)
     struct data_options o = options(path = put("end.bin", text, sizeof text));
     o.batch = 1;
     o.end = 2;
-    struct data *d = open_data(&o);
+    struct data *d = open_data(&o, 0);
     struct data_batch b = next(d);
     assert_memory_equal(b.begins, begins, sizeof begins);
     assert_memory_equal(b.ends, ends, sizeof ends);
@@ -266,7 +249,7 @@ static void documents_stay_apart(void **state)
     o = options(path = path_join(work, "two"));
     o.batch = 1;
     o.shuffle = false;
-    b = next(d = open_data(&o));
+    b = next(d = open_data(&o, 0));
     assert_int_equal(b.labels[9], -1);
     assert_int_equal(b.begins[10], 10);
     assert_int_equal(b.ends[9], 10);
@@ -302,7 +285,7 @@ static void labels_are_those_of_the_file(void **state)
     o.documents = DOCUMENTS_APART;
     o.shuffle = false;
     o.whole = true;
-    struct data *d = open_data(&o);
+    struct data *d = open_data(&o, 0);
     int64_t first = 0, labelled = 0;
     for (struct data_batch b; (b = next(d)).count > 0; first += b.count * 16)
         for (int64_t i = 0; i < b.count * 16; i++) {
@@ -401,7 +384,7 @@ static void a_token_out_of_the_vocabulary_is_refused(void **state)
     char *path = put("vocabulary.bin", tokens, sizeof tokens);
     struct data_options o = options(path);
     o.shuffle = false;
-    d = open_data(&o);
+    d = open_data(&o, 0);
     assert_int_equal(data_next(d, &b, &err), EXIT_CONFIG);
     assert_true(mentions(err.file, "vocabulary.bin"));
     assert_true(mentions(err.what, "33|66|997|997"));
@@ -425,7 +408,7 @@ static void masks_depend_on_seed_epoch_and_sample(void **state)
             o.rank = rank;
             o.batch = o.micro = 4 / ranks;
             o.global = 4;
-            struct data *d = open_data(&o);
+            struct data *d = open_data(&o, 0);
             struct data_batch b = next(d);
             int32_t *from = first + rank * (4 / ranks) * 16;
             size_t bytes = (size_t)b.count * 16 * sizeof *from;
@@ -447,7 +430,7 @@ static void masks_depend_on_seed_epoch_and_sample(void **state)
     o.end = token(3); /* not read: documents are joined */
     for (int seed = 0; seed < 2; seed++) {
         o.seed = (uint64_t)seed;
-        struct data *d = open_data(&o);
+        struct data *d = open_data(&o, 0);
         struct data_batch b = next(d);
         if (seed) assert_memory_equal(first, b.labels, 16 * sizeof *first);
         else memcpy(first, b.labels, 16 * sizeof *first);
@@ -536,7 +519,7 @@ static void documents_are_samples_with_a_class(void **state)
         o.batch = whole ? 4 : DOCUMENTS;
         o.whole = whole;
         o.shuffle = !whole;
-        struct data *d = open_data(&o);
+        struct data *d = open_data(&o, 0);
         assert_int_equal(data_images(d), DOCUMENTS);
         assert_int_equal(data_classes(d), 3);
         assert_string_equal(data_class_name(d, 0), "alpha");

@@ -3,6 +3,7 @@
 #include "core/base/file.h"
 #include "core/run/prometheus.h"
 #include "core/run/tensorboard.h"
+#include "tests/work_directory.h"
 
 #include <dirent.h>
 #include <math.h>
@@ -18,22 +19,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
-
-static char root[64];
-
-static int setup(void **state)
-{
-    (void)state;
-    snprintf(root, sizeof root, "/tmp/meopt_scalars_XXXXXX");
-    return mkdtemp(root) == NULL;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    struct error err;
-    return file_remove_tree(root, &err);
-}
 
 static const struct scalar_memory memory[] = {{"weights", 5e9}, {"optimizer", 16777217}, {"comm", NAN}};
 static const struct scalars values = {.step = 300,
@@ -143,7 +128,7 @@ static void event_files_are_read_back(void **state)
     (void)state;
     struct error err;
     struct tensorboard *t, *resumed;
-    char *dir = xasprintf("%s/run/tensorboard", root), *raw;
+    char *dir = xasprintf("%s/run/tensorboard", work), *raw;
     struct event e[4];
     assert_int_equal(tensorboard_open(&t, dir, 1, &err), 0);
     assert_int_equal(tensorboard_write(t, &values, &err), 0);
@@ -182,7 +167,7 @@ static void a_full_disk_leaves_whole_records(void **state)
     struct event e[4];
     struct rlimit before, small;
     char *raw;
-    assert_int_equal(tensorboard_open(&t, root, 1, &err), 0);
+    assert_int_equal(tensorboard_open(&t, work, 1, &err), 0);
     assert_int_equal(tensorboard_write(t, &values, &err), 0);
     getrlimit(RLIMIT_FSIZE, &before);
     small = before;
@@ -200,7 +185,7 @@ static void a_full_disk_leaves_whole_records(void **state)
     assert_int_equal(read_events(tensorboard_path(t), e, 4, &raw), 3);
     free(raw);
     tensorboard_close(t);
-    char *file = xasprintf("%s/file", root);
+    char *file = xasprintf("%s/file", work);
     assert_int_equal(file_write_atomic(file, "x", 1, &err), 0);
     assert_int_not_equal(tensorboard_open(&t, file, 1, &err), 0);
     assert_null(t);
@@ -260,7 +245,7 @@ static void prometheus_files_are_replaced_whole(void **state)
 {
     (void)state;
     struct error err;
-    char *path = xasprintf("%s/meopt.prom", root), *text;
+    char *path = xasprintf("%s/meopt.prom", work), *text;
     size_t bytes;
     struct prometheus_run run = {.run = "a"};
     umask(077);
@@ -274,13 +259,13 @@ static void prometheus_files_are_replaced_whole(void **state)
     assert_int_equal(file_read(path, 1 << 20, &text, &bytes, &err), 0);
     assert_non_null(strstr(text, "meopt_train_loss{run=\"a\"} 0.5\n"));
     free(text);
-    DIR *d = opendir(root);
+    DIR *d = opendir(work);
     int entries = 0;
     while (readdir(d)) entries++;
     closedir(d);
     assert_int_equal(entries, 3); /* . .. and the file */
     free(path);
-    path = xasprintf("%s/none/meopt.prom", root);
+    path = xasprintf("%s/none/meopt.prom", work);
     assert_int_not_equal(prometheus_write(path, &run, &err), 0);
     free(path);
 }

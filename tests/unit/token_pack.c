@@ -2,9 +2,9 @@
  * with their number; the same samples for any ranks, after a resume, and in an evaluation each label once. */
 #include "core/data/token_pack.h"
 #include "core/base/file.h"
-#include "core/data/data.h"
 #include "core/data/token_write.h"
 #include "tests/mentions.h"
+#include "tests/unit/token_batches.h"
 #include "tests/work_directory.h"
 
 #include <setjmp.h>
@@ -170,23 +170,6 @@ static struct data_options options(const char *root)
                                  .micro = 1,
                                  .global = GLOBAL,
                                  .ranks = 1};
-}
-
-static struct data *open_data(const struct data_options *o, int64_t step)
-{
-    struct data *d;
-    struct error err;
-    if (data_open(&d, o, &err)) fail_msg("%s: %s", err.file, err.what);
-    assert_int_equal(data_start(d, step, &err), 0);
-    return d;
-}
-
-static struct data_batch next(struct data *d)
-{
-    struct data_batch b;
-    struct error err;
-    if (data_next(d, &b, &err)) fail_msg("%s: %s", err.file, err.what);
-    return b;
 }
 
 /* Checks a sample, counts its documents in `seen`, and returns its labels. */
