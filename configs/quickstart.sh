@@ -57,7 +57,7 @@ image_models() { # three students, without and with MEOpt; a classifier of handw
     "$meopt" export "runs/digits-$stamp" --format timm
 }
 language_model() { # a language model of bytes, from random values; it continues a text
-    train "bytes-$stamp" bytes
+    train "bytes-$stamp" bytes train.steps=300
     "$meopt" generate "runs/bytes-$stamp" --prompt "And God said" --count 100
 }
 # Models as small as these are trained by one thread each; so both parts run at once.

@@ -292,7 +292,7 @@ int writer_turn(struct writer *w, struct turn t, const char *joined, size_t join
     text_record_add(w->r, t.content, t.bytes, t.learnt);
     if (answer && !code) code = add_calls(w, &t, content, err);
     writer_text(w, turn->end, t.role, t.learnt);
-    writer_text(w, turn->between, t.role, false);
+    writer_text(w, turn->between, t.role, t.learnt && turn->between && strcmp(turn->between, "\n") == 0);
     return code;
 }
 

@@ -114,13 +114,13 @@ printf '{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "
 for template in qwen2 qwen3; do "$MEOPT" tokenize turn.jsonl --tokenizer chat --template $template -o $template >out || fail $template; done
 # What is learnt of the first document is shown, and its text is that of the template.
 "$MEOPT" tokenize turn.jsonl --tokenizer chat -o shown --json >first-shown 2>err && [ ! -s err ] || fail "shown"
-"$MEOPT" tokenize turn.jsonl --tokenizer chat -o shown-text >out 2>err && grep -qx '\[\[Yes<|im_end|>\]\]' err || fail "shown: $(cat err)"
+"$MEOPT" tokenize turn.jsonl --tokenizer chat -o shown-text >out 2>err && grep -qx '\[\[Yes<|im_end|>' err || fail "shown: $(cat err)"
 "$MEOPT" tokenize small.txt --tokenizer chat -o plain --json >first-plain 2>err || fail "plain"
 python3 - <<'PYTHON' || fail "what is learnt of the first document"
 import json
 shown = json.load(open("first-shown"))
 pieces = shown["first"]["pieces"]
-assert [p["label"] for p in pieces] == [False, True, False] and "first" not in json.load(open("first-plain")), pieces
+assert [p["label"] for p in pieces] == [False, True] and "first" not in json.load(open("first-plain")), pieces
 assert "".join(p["text"] for p in pieces) == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nYes<|im_end|>\n", pieces
 assert sum(p["tokens"] for p in pieces if p["label"]) == shown["labels"] and sum(p["tokens"] for p in pieces) == shown["first"]["tokens"], shown
 PYTHON
@@ -149,14 +149,14 @@ end = "<|im_end|>"
 assert list(documents("chats")) == [
     ("plain text" + end, "plain text" + end),
     ("<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n\nHello<|im_end|>\n"
-     "<|im_start|>user\n1+1?<|im_end|>\n<|im_start|>assistant\n2<|im_end|>\n", "\nHello<|im_end|>2<|im_end|>"),
+     "<|im_start|>user\n1+1?<|im_end|>\n<|im_start|>assistant\n2<|im_end|>\n", "\nHello<|im_end|>\n2<|im_end|>\n"),
     ("2+2=4" + end, "4" + end)], list(documents("chats"))
 told = json.load(open("chats.json"))
 assert told["template"] == "chatml" and told["labels"] == sum(labels("chats")) < told["tokens"]
 assert list(documents("qwen2")) == [("<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
-                                     "<|im_start|>assistant\nYes<|im_end|>\n", "Yes<|im_end|>")]
+                                     "<|im_start|>assistant\nYes<|im_end|>\n", "Yes<|im_end|>\n")]
 assert list(documents("qwen3")) == [("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\nYes<|im_end|>\n",
-                                     "Yes<|im_end|>")]
+                                     "Yes<|im_end|>\n")]
 PYTHON
 # What a record says of its answers: no label where it says so, thoughts where the template writes them; bos_token.
 cat >said.jsonl <<'JSONL'
@@ -172,9 +172,9 @@ printf '%s\n' '{"prompt": [{"role": "user", "content": "Q"}, {"role": "assistant
 python3 - <<'PYTHON' || fail "what records say"
 from labels import *
 assert list(documents("split")) == list(documents("said"))[:1], list(documents("split"))
-assert [l for _, l in documents("said")] == ["B<|im_end|>"] * 2, list(documents("said"))
+assert [l for _, l in documents("said")] == ["B<|im_end|>\n"] * 2, list(documents("said"))
 assert list(documents("thought")) == [("<|im_start|>user\nQ<|im_end|>\n<|im_start|>assistant\n<think>\nHm.\n</think>\n\nA<|im_end|>\n",
-                                       "<think>\nHm.\n</think>\n\nA<|im_end|>")], list(documents("thought"))
+                                       "<think>\nHm.\n</think>\n\nA<|im_end|>\n")], list(documents("thought"))
 assert list(documents("begins"))[0][0].startswith("<|endoftext|><|im_start|>user\nHi")
 PYTHON
 # Stopped and resumed: the same bytes.

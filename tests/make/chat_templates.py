@@ -9,8 +9,8 @@ import sys
 from transformers.utils.chat_template_utils import render_jinja_template
 
 OUT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data", "tokenizers", "chats.jsonl")
-TURN = """{{- '<|im_start|>' + message.role + '\\n' }}{%- if message.role == 'assistant' %}{% generation %}{{- message.content + '<|im_end|>' }}\
-{% endgeneration %}{%- else %}{{- message.content + '<|im_end|>' }}{%- endif %}{{- '\\n' }}"""
+TURN = """{{- '<|im_start|>' + message.role + '\\n' }}{%- if message.role == 'assistant' %}{% generation %}{{- message.content + '<|im_end|>\\n' }}\
+{% endgeneration %}{%- else %}{{- message.content + '<|im_end|>\\n' }}{%- endif %}"""
 EACH = "{%- for message in messages %}" + TURN + "{%- endfor %}"
 
 
@@ -51,7 +51,7 @@ QWEN3 = """{%- set ns = namespace(query=messages|length - 1, open=true) %}
                 {{- written }}
             {%- endif %}
         {%- endif %}
-        {% generation %}{{- content + '<|im_end|>' }}{% endgeneration %}{{- '\\n' }}
+        {% generation %}{{- content + '<|im_end|>\\n' }}{% endgeneration %}
     {%- endif %}
 {%- endfor %}"""
 LLAMA3 = """{%- for message in messages %}

@@ -28,21 +28,13 @@ static void check_labels(const struct text_record *r, json_t *labels, int line)
     if (label != json_array_size(labels)) fail_msg("line %d: %zu labels", line, label);
 }
 
-/* Appends a label without the line breaks around it. */
-static void add_label(struct text_buffer *to, const char *text, size_t bytes)
-{
-    while (bytes && *text == '\n') text++, bytes--;
-    while (bytes && text[bytes - 1] == '\n') bytes--;
-    text_append(to, text, bytes);
-}
-
-/* Compares what is learnt with the marks of trl, which have other line breaks. */
+/* Compares what is learnt with the marks of trl. */
 static void check_learnt(const struct text_record *r, const char *learnt, int line)
 {
     struct text_buffer all = {0};
     for (int64_t i = 0; i < r->count; i++)
         if (r->spans[i].label)
-            add_label(&all, r->text.data + r->spans[i].begin, r->spans[i].end - r->spans[i].begin);
+            text_append(&all, r->text.data + r->spans[i].begin, r->spans[i].end - r->spans[i].begin);
     if (all.count != strlen(learnt) || memcmp(all.data, learnt, all.count) != 0)
         fail_msg("line %d: learnt is '%.*s', expected '%s'", line, (int)all.count, all.data, learnt);
     text_free(&all);
