@@ -55,8 +55,8 @@ enum chat_order {
 };
 
 /* A turn is before, lead, content, end, between; of the assistant's turns lead, content, `end`, and `between`
- * if it is a line break (as TRL marks it), are labels, and a generated answer follows `before`. Texts of a template may have {role}, {bos} and {eos} (tokens of
- * the tokenizer) and {date}. */
+ * if it is a line break (as TRL marks it), are labels, and a generated answer follows `before`. Texts of a
+ * template may have {role}, {bos} and {eos} (tokens of the tokenizer) and {date}. */
 enum chat_role { CHAT_SYSTEM, CHAT_USER, CHAT_ANSWER, CHAT_OTHER /* tool, developer */, CHAT_ROLES };
 struct chat_turn {
     const char *before; /* NULL: there is no such turn */
