@@ -112,8 +112,9 @@ const struct chat_published chat_published[] = {
     {0x8b5cc6c300000170, "phi3-microsoft", NULL},             /* phi 3 of axolotl */
     {0xb0dd5a6a0000010d, "phi3-mini", NULL},                  /* Phi-3-mini */
     {0x791abb29000000fe, "phi3-medium", NULL},                /* Phi-3-medium */
+    {0xd28d7336000001b9, "yi-1.5", NULL},                     /* Yi-1.5 */
     {0x1b3bc62800000177, "zephyr", NULL},                     /* zephyr of unsloth */
-    {0x5deb3b8c0000019a, "zephyr", NULL},                     /* zephyr-7b-beta */
+    {0x5deb3b8c0000019a, "zephyr", NULL},                     /* zephyr-7b-beta, TinyLlama */
     {0x9b3a926f00000188, "danube", NULL},                     /* h2o-danube-1.8b-chat */
     {0x99f43c9a000001cb, "deepseek", NULL},                   /* deepseek-llm-7b-chat */
     {0x30bfdeb6000001d7, "deepseek-v2", NULL},                /* deepseek v2 of axolotl */

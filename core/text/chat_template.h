@@ -130,7 +130,7 @@ uint64_t chat_template_checksum(const char *jinja);
     "mistral-v3-tekken|mistral-v7|mistral-v7-tekken|mistral-small|mixtral|mistral-v0.1|"                     \
     "mistral-unsloth|gemma|gemma3|gemma2-unsloth|gemma4|gemma4-2026|phi3|phi3.5|"                            \
     "phi3-unsloth|phi3.5-axolotl|phi3-small|phi4|phi4-microsoft|phi3-microsoft|phi3-mini|"                   \
-    "phi3-medium|zephyr|danube|deepseek|deepseek-v2|deepseek-v3|deepseek-r1-trl|vicuna|"                     \
+    "phi3-medium|yi-1.5|zephyr|danube|deepseek|deepseek-v2|deepseek-v3|deepseek-r1-trl|vicuna|"              \
     "vicuna-v0|alpaca-unsloth|unsloth|openchat|solar|cohere|granite3|granite3.3|exaone|"                     \
     "kimi-k2|chatglm3|metharme|bos-eos|rwkv|smolvlm|idefics3|llava-next|nemotron3|lfm2.5|"                   \
     "lfm2.5-instruct|qwen3.5-trl|granite4|granite4.1|deepseek-v3.1|deepseek-r1|smollm3|"                     \
