@@ -135,8 +135,7 @@ ask 'Say light' '^light'
 keys -l 'Whoo are you?' # edited: 10 to the left, one away, to the end
 for key in Left Left Left Left Left Left Left Left Left BSpace End Enter; do keys $key; done
 await '^the waters 光。'
-keys -l '/clear'
-keys Enter
+ask '/clear' '^>>>$' # Left and BSpace before the prompt would be the terminal's
 keys -l '光光?'
 keys Left
 keys BSpace
