@@ -39,6 +39,7 @@ static struct {
     volatile sig_atomic_t changed; /* the terminal is in our mode */
     bool utf8;                     /* the terminal's encoding, or that is unknown */
     bool pasting;
+    int ahead;  /* bytes that were typed before the line was asked */
     char *text; /* UTF-8 */
     size_t count, capacity, cursor;
     char **past; /* earlier lines */
@@ -121,6 +122,7 @@ static int read_byte(void)
 {
     unsigned char byte;
     if (!more_queued(-1)) return KEY_SIGNAL;
+    line.ahead -= line.ahead > 0;
     return read(STDIN_FILENO, &byte, 1) == 1 ? byte : KEY_EOF;
 }
 
@@ -312,9 +314,11 @@ enum line_input_end line_input_read(const char *prompt, volatile sig_atomic_t *s
     *text = NULL;
     erase(0, line.count);
     line.past_at = line.past_count;
+    if (ioctl(STDIN_FILENO, FIONREAD, &line.ahead) != 0) line.ahead = 0;
     draw(prompt);
     for (;;) {
         if (line.pasting && !more_queued(PASTE_SILENCE_MS)) line.pasting = false;
+        bool ahead = line.ahead > 0;
         int key = *stopped ? KEY_SIGNAL : read_byte();
         if (key == 27) key = read_sequence();
         if (key == KEY_SIGNAL && *stopped) {
@@ -326,7 +330,8 @@ enum line_input_end line_input_read(const char *prompt, volatile sig_atomic_t *s
         if (key == KEY_EOF || (key == ('D' & 31) && !line.count && !line.pasting))
             return finish(prompt, LINE_END_OF_INPUT, text);
         if (key == KEY_PASTE || key == KEY_PASTED) line.pasting = key == KEY_PASTE;
-        else if (key == '\n' && !line.pasting && !more_queued(0)) return finish(prompt, LINE_READ, text);
+        else if (key == '\n' && !line.pasting && (ahead || !more_queued(0)))
+            return finish(prompt, LINE_READ, text); /* with more behind it: a paste, unless typed ahead */
         else if (line.pasting && key < KEY_NONE) insert_byte(key);
         else if (!line.pasting) edit(key);
         if (!more_queued(0)) draw(prompt);

@@ -1,9 +1,9 @@
 /* Lines that a person types at a terminal: with editing, earlier lines (up and down), and pasted text.
  *
  * Text that is pasted with several lines is one text: with bracketed paste (xterm's mode 2004), and without
- * it where more characters are queued after a line break. The terminal is in its usual mode before
- * line_input_open and after line_input_close, and while the process is stopped by Ctrl-Z. Between two lines
- * characters are not shown, and Ctrl-C is a signal. */
+ * it where more characters are queued after a line break, unless they were typed before the line was asked.
+ * The terminal is in its usual mode before line_input_open and after line_input_close, and while the process
+ * is stopped by Ctrl-Z. Between two lines characters are not shown, and Ctrl-C is a signal. */
 #ifndef MEOPT_CLI_TERMINAL_LINE_INPUT_H
 #define MEOPT_CLI_TERMINAL_LINE_INPUT_H
 

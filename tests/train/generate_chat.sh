@@ -155,8 +155,6 @@ await '^>>> 1+1?.Where?'
 [ "$(screen | grep -c 'upon the face')" = 0 ] || fail "a pasted line was asked"
 keys Enter
 wait_for 60 eval '[ "$(screen | grep -c "^>>>")" -ge 7 ]' || fail "the pasted text"
-keys -l '/clear'
-keys Enter
 keys -l '/exit'
 keys Enter
 await 'status 0'
@@ -177,6 +175,21 @@ await 'MEOpt?.Where?'
 keys C-c
 keys C-c
 await 'status 130'
+usual
+stop
+# Lines that were typed during an answer are two; the program is stopped so that all are there before it asks.
+chat 'endless --tokenizer chat --max-new-tokens 3000 model.context=3100 --chat'
+keys -l 'Where?'
+keys Enter
+wait_for 60 eval '[ "$(screen | grep -vc "^$")" -ge 4 ]' || fail "no answer"
+program=$(pgrep -P "$(in_terminal display -p '#{pane_pid}')")
+kill -STOP "$program"
+for text in /clear /exit; do
+    keys -l $text
+    keys Enter
+done
+kill -CONT "$program"
+await 'status 0'
 usual
 stop
 chat 'run --chat'
