@@ -222,19 +222,6 @@ static int unpack_all(const struct archive_input *input, int staging, const stru
     return code;
 }
 
-static int64_t complete_bytes(void *context, int64_t bytes)
-{
-    (void)bytes;
-    return *(int64_t *)context;
-}
-
-int unpack_here(int archive, int64_t bytes, int staging, const struct archive_limits *limits,
-                struct archive_counts *counts, struct error *err)
-{
-    struct archive_input input = {archive, "", complete_bytes, &bytes};
-    return unpack_all(&input, staging, limits, NULL, counts, err);
-}
-
 /* ---- the child ---- */
 
 struct waiting {

@@ -35,8 +35,4 @@ int unpack_wait(struct unpack *u, struct error *err);
 /* Kills the child. Safe on a zero struct and after unpack_wait. */
 void unpack_kill(struct unpack *u);
 
-/* Unpacks a complete archive in this process, for tests. */
-int unpack_here(int archive, int64_t bytes, int staging, const struct archive_limits *limits,
-                struct archive_counts *counts, struct error *err);
-
 #endif

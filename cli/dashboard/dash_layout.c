@@ -257,13 +257,3 @@ char *dash_number(char *dst, size_t size, double x)
                  x);
     return dst;
 }
-
-char *dash_count(char *dst, size_t size, double x)
-{
-    if (!(x >= 0) || !isfinite(x)) return snprintf(dst, size, "-"), dst;
-    if (x < 9999.5) snprintf(dst, size, "%.0f", x);
-    else if (x < 999950) snprintf(dst, size, "%.1fk", x / 1e3);
-    else if (x < 999950e3) snprintf(dst, size, "%.1fM", x / 1e6);
-    else snprintf(dst, size, "%.1fG", x / 1e9);
-    return dst;
-}

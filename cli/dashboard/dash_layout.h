@@ -69,6 +69,5 @@ int dash_mark(double value, double total, int w);
 char *dash_bytes(char *dst, size_t size, double bytes);      /* 12.3G in 1024s */
 char *dash_duration(char *dst, size_t size, double seconds); /* 7s  4:05  1:02:03  2d03h */
 char *dash_number(char *dst, size_t size, double x);         /* four significant digits */
-char *dash_count(char *dst, size_t size, double x);          /* 1.2k 3.4M */
 
 #endif

@@ -124,25 +124,3 @@ void error_print(const struct error *e)
     fprintf(stderr, "%s\n", e->what);
     if (e->hint[0]) fprintf(stderr, "       %s\n", e->hint);
 }
-
-const char *exit_code_text(int code)
-{
-    static const char *const texts[] = {
-        [EXIT_OK] = N_("success"),
-        [EXIT_FAILED] = N_("failed"),
-        [EXIT_USAGE] = N_("usage: the command line is wrong"),
-        [EXIT_INTEGRITY] = N_("integrity: checksum, refused archive or checkpoint"),
-        [EXIT_NETWORK] = N_("the network gave up"),
-        [EXIT_DISK] = N_("not enough disk space"),
-        [EXIT_NO_CARD] = N_("no usable card"),
-        [EXIT_CONFIG] = N_("the configuration is invalid"),
-        [EXIT_THRESHOLD] = N_("a compare threshold was exceeded"),
-        [EXIT_LOCKED] = N_("locked by another process"),
-        [EXIT_STOPPED] = N_("stopped on request, state saved"),
-        [EXIT_CARD_MEMORY] = N_("card out of memory"),
-        [EXIT_HOST_MEMORY] = N_("host out of memory"),
-        [EXIT_DIVERGED] = N_("diverged: NaN or infinity in loss or gradient"),
-        [EXIT_RANK_LOST] = N_("a rank was lost"),
-    };
-    return code >= 0 && code < (int)(sizeof texts / sizeof *texts) ? texts[code] : NULL;
-}

@@ -57,9 +57,6 @@ int error_at(struct error *e, const char *file, int line, int column);
 /* Prints "meopt: FILE:LINE:COLUMN: WHAT" to stderr, and the hint on the next line. */
 void error_print(const struct error *e);
 
-/* One line for each exit code, for the man pages and tests; NULL after the last. */
-const char *exit_code_text(int code);
-
 /* Length of the character at `text` if it would control a terminal instead of being shown, else 0: C0 and
  * DEL, C1 (U+0080 to U+009F), and bidirectional controls (U+202A to U+202E, U+2066 to U+2069), which can make
  * a text look different from its content. */

@@ -278,7 +278,6 @@ const char *family_name(enum family family)
 const char *family_noun(enum family family) { return rows[family].language ? "model" : "tower"; }
 const char *family_prefix(enum family family) { return rows[family].prefix; }
 bool family_stores_positions(enum family family) { return rows[family].pos_matrix; }
-float family_norm_eps(enum family family) { return rows[family].norm_eps; }
 bool family_has_variants(enum family family) { return rows[family].variants; }
 int family_ffn(enum family family) { return rows[family].ffn ? rows[family].ffn : 1 + ACTIVATION_GELU; }
 int64_t family_pool_heads(enum family family) { return rows[family].pool_heads; }

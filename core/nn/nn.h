@@ -32,7 +32,6 @@ const char *family_noun(enum family family); /* for people: "tower" of images, o
 const char *
 family_prefix(enum family family); /* prefix of the keys in a published checkpoint: "visual." or "" */
 bool family_stores_positions(enum family family); /* for one image size, whatever the image */
-float family_norm_eps(enum family family);
 double family_rope_theta(enum family family); /* base of the frequencies of its rotary positions; 0: none */
 int family_ffn(enum family family);           /* default activation of an mlp, 1 + enum activation */
 /* Default heads of attention pooling; 0: as many as the blocks'. */

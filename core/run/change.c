@@ -19,13 +19,6 @@ const char *const change_keys[CHANGE_KEYS] = {"optim.lr",
                                               "train.checkpoint_keep",
                                               "train.log_every"};
 
-bool change_may(const char *key)
-{
-    for (int i = 0; i < CHANGE_KEYS; i++)
-        if (strcmp(change_keys[i], key) == 0) return true;
-    return false;
-}
-
 int change_request(const char *directory, const char *key, const char *value, struct error *err)
 {
     char *typed = value_typed(config_key_index(key), value);

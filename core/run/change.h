@@ -13,7 +13,6 @@
  * lines. */
 enum { CHANGE_KEYS = 6, CHANGE_TEXT = 48 };
 extern const char *const change_keys[CHANGE_KEYS];
-bool change_may(const char *key);
 
 /* The values of these keys as YAML text. */
 struct change_values {

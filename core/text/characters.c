@@ -91,14 +91,6 @@ static bool stands_for_itself(int byte)
     return (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
 }
 
-uint32_t byte_level_point(int byte)
-{
-    uint32_t next = 0x100;
-    if (stands_for_itself(byte)) return (uint32_t)byte;
-    for (int b = 0; b < byte; b++) next += !stands_for_itself(b);
-    return next;
-}
-
 int byte_level_byte(uint32_t point)
 {
     if (point < 0x100) return stands_for_itself((int)point) ? (int)point : -1;

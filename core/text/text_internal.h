@@ -193,9 +193,8 @@ void token_map_all(struct tokenizer *t);
 char *byte_level_bytes(const char *text, uint32_t *length);
 /* Adds a token; err: its number is too large or taken. */
 int token_add(struct tokenizer *t, const char *text, size_t length, int64_t id, struct error *err);
-/* Returns the byte of a byte-level character, -1: none; and the character of a byte. */
+/* Returns the byte of a byte-level character, -1: none. */
 int byte_level_byte(uint32_t point);
-uint32_t byte_level_point(int byte);
 
 /* ---- encoding ---- */
 
