@@ -331,7 +331,7 @@ enum line_input_end line_input_read(const char *prompt, volatile sig_atomic_t *s
             return finish(prompt, LINE_END_OF_INPUT, text);
         if (key == KEY_PASTE || key == KEY_PASTED) line.pasting = key == KEY_PASTE;
         else if (key == '\n' && !line.pasting && (ahead || !more_queued(0)))
-            return finish(prompt, LINE_READ, text); /* with more behind it: a paste, unless typed ahead */
+            return finish(prompt, LINE_READ, text); /* more after it: a paste, unless typed ahead */
         else if (line.pasting && key < KEY_NONE) insert_byte(key);
         else if (!line.pasting) edit(key);
         if (!more_queued(0)) draw(prompt);
