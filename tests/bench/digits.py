@@ -1,4 +1,4 @@
-"""The row `digits` of beside_torch.py: a ViT that learns the sample's digits, configs/digits.yaml here and the same model and recipe in PyTorch.
+"""The row `digits` of paired_with_torch.py: a ViT that learns the sample's digits, configs/digits.yaml here and the same model and recipe in PyTorch.
 
 Each seed starts all forms from the same initial values, timm's: ours in bf16 and fp32, timm's VisionTransformer with AdamW in fp32 on images that
 are decoded once. Ours is exported for timm; one function computes the accuracy of both on the 359 validation images. Seconds, processor time and

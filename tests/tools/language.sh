@@ -122,8 +122,11 @@ tests = {os.path.join(d, f): None for d, _, fs in os.walk("tests") for f in fs i
 for f in tests: tests[f] = open(f, encoding="utf-8").read()
 count = sum(len(list(patterns(f, text))) for f, text in tests.items())
 if count < 500: sys.exit("only %d patterns in tests: the search is broken" % count)
+in_names = ["%s: %s in the name of a file (write: see the terms)" % (f, part) for f in sorted({*files, *tests})
+            for part in re.split("[_.]", os.path.basename(f)) if part in names or part in ("goes", "alike", "untold")]
 said = [line for f in sorted(tests) for line in wording(f, tests[f])]
 unused = ["%s: an exception that no test needs" % s for s in sentences if not any(s in text for text in tests.values())]
+all_found += in_names
 print("\n".join(all_found + said + unused))
 print("%d files, %d retired words; %d patterns of tests, %d sentences" % (len(files), len(all_found), count, len(said)))
 sys.exit(1 if all_found or said or unused else 0)

@@ -1,6 +1,6 @@
 """Training compared with PyTorch on the processor: 'meopt bench train configs/X.yaml' and train_torch.py strictly in turn, the same work.
 
-    PYTHON tests/bench/beside_torch.py RESULTS.jsonl [options]    PYTHON: one that has torch, for digits timm too; --help names the options
+    PYTHON tests/bench/paired_with_torch.py RESULTS.jsonl [options]    PYTHON: one that has torch, for digits timm too; --help names the options
 
 Each round of a row (set, config, batch) runs ours, ours with train.recompute=block, then each form of PyTorch; the least of all rounds
 counts. Every run is a line of RESULTS.jsonl and is not repeated, so that a stopped measurement continues; the table is printed at the end
@@ -9,12 +9,12 @@ where the same form without it takes more than 1.5 times the best: it does not c
 The row `digits` is a classifier's whole training, each round with a seed of its own: accuracy, memory, images/s (digits.py).
 
 Under other load, one thread, judged by processor time; all forms, two blocks of each tower:
-    OMP_NUM_THREADS=1 PYTHON tests/bench/beside_torch.py beside.jsonl --by processor --depth 2
+    OMP_NUM_THREADS=1 PYTHON tests/bench/paired_with_torch.py beside.jsonl --by processor --depth 2
 The classifier, five seeds:
-    OMP_NUM_THREADS=1 PYTHON tests/bench/beside_torch.py digits.jsonl --sets native --configs digits --rounds 5
+    OMP_NUM_THREADS=1 PYTHON tests/bench/paired_with_torch.py digits.jsonl --sets native --configs digits --rounds 5
 At rest, two threads, the best form only (steps and starts add up to about 8 minutes each where two cores multiply at 260 GFLOP/s):
-    OMP_NUM_THREADS=2 PYTHON tests/bench/beside_torch.py rest.jsonl --depth 2 --sets native --forms fp32 --rounds 2 --steps 5
-    OMP_NUM_THREADS=2 PYTHON tests/bench/beside_torch.py rest.jsonl --sets native --configs dinov2 --forms fp32 --rounds 1 --steps 3
+    OMP_NUM_THREADS=2 PYTHON tests/bench/paired_with_torch.py rest.jsonl --depth 2 --sets native --forms fp32 --rounds 2 --steps 5
+    OMP_NUM_THREADS=2 PYTHON tests/bench/paired_with_torch.py rest.jsonl --sets native --configs dinov2 --forms fp32 --rounds 1 --steps 3
 """
 import argparse, json, os, subprocess, sys, time
 import digits
