@@ -184,15 +184,13 @@ static int help_run(const struct arguments *args, struct error *err)
     return 0;
 }
 
-const struct command cmd_help = {"help",
-                                 "[COMMAND|TOPIC]",
-                                 "print the help of meopt, of a command, a group of commands, or a topic",
-                                 NULL,
-                                 NULL,
-                                 0,
-                                 2,
-                                 false,
-                                 help_run};
+const struct command cmd_help = {
+    .name = "help",
+    .operands = "[COMMAND|TOPIC]",
+    .summary = "print the help of meopt, of a command, a group of commands, or a topic",
+    .max_operands = 2,
+    .run = help_run,
+};
 /* Opens descriptors 0, 1 and 2 if they are closed, so that no file that is opened later receives messages.
  * Input is opened for writing and output for reading, so that using them still fails (as gnulib's stdopen).
  */

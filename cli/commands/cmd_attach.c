@@ -167,14 +167,14 @@ static const struct option attach_options[] = {
      "print one object: the state of the run, or of its job and the plan"},
     {0},
 };
-const struct command cmd_attach = {"attach",
-                                   "[RUN|JOB]",
-                                   "open the dashboard of a run, or the list of runs",
-                                   "Examples:\n  meopt attach runs/eva\n  meopt attach 4711       a job of "
-                                   "Slurm; while it is queued: its state "
-                                   "and the plan\n  meopt attach 4712_3     a run of an array",
-                                   attach_options,
-                                   0,
-                                   1,
-                                   false,
-                                   attach_run};
+const struct command cmd_attach = {
+    .name = "attach",
+    .operands = "[RUN|JOB]",
+    .summary = "open the dashboard of a run, or the list of runs",
+    .details = "Examples:\n  meopt attach runs/eva\n  meopt attach 4711       a job of "
+               "Slurm; while it is queued: its state "
+               "and the plan\n  meopt attach 4712_3     a run of an array",
+    .options = attach_options,
+    .max_operands = 1,
+    .run = attach_run,
+};

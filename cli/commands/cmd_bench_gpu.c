@@ -371,13 +371,13 @@ static const struct option options[] = {
     {0},
 };
 
-const struct command cmd_bench_gpu = {"bench gpu",
-                                      "[CONFIG [key=value ...]]",
-                                      "write the timings of a card to a file",
-                                      "Examples:\n  meopt bench gpu eva_clip.yaml\n  meopt bench gpu "
-                                      "eva_clip.yaml --device hip:1 -o card.json\n",
-                                      options,
-                                      0,
-                                      -1,
-                                      false,
-                                      bench_gpu};
+const struct command cmd_bench_gpu = {
+    .name = "bench gpu",
+    .operands = "[CONFIG [key=value ...]]",
+    .summary = "write the timings of a card to a file",
+    .details = "Examples:\n  meopt bench gpu eva_clip.yaml\n  meopt bench gpu "
+               "eva_clip.yaml --device hip:1 -o card.json\n",
+    .options = options,
+    .max_operands = -1,
+    .run = bench_gpu,
+};

@@ -403,16 +403,14 @@ static const struct option bench_optim_options[] = {
 };
 
 const struct command cmd_bench_optim = {
-    "bench optim",
-    "",
-    "measure optimizer steps and memory bandwidth",
-    "Examples:\n"
-    "  meopt bench optim                                    the usual formats with apadamw\n"
-    "  meopt bench optim --rule all --weights bf16+4        every rule in one format\n"
-    "  meopt bench optim -w bf16+8 -s 8bit -n 1000000000    one combination, a billion parameters\n",
-    bench_optim_options,
-    0,
-    0,
-    false,
-    bench_optim_run,
+    .name = "bench optim",
+    .operands = "",
+    .summary = "measure optimizer steps and memory bandwidth",
+    .details =
+        "Examples:\n"
+        "  meopt bench optim                                    the usual formats with apadamw\n"
+        "  meopt bench optim --rule all --weights bf16+4        every rule in one format\n"
+        "  meopt bench optim -w bf16+8 -s 8bit -n 1000000000    one combination, a billion parameters\n",
+    .options = bench_optim_options,
+    .run = bench_optim_run,
 };

@@ -372,12 +372,10 @@ static const struct option options[] = {
 };
 
 const struct command cmd_bench_ranks = {
-    "bench ranks",
-    "",
-    "measure the links between ranks, for 'meopt plan --advise'",
-    "Examples:\n  meopt bench ranks --workers 4\n  mpirun -n 8 meopt bench ranks --device hip\n",
-    options,
-    0,
-    0,
-    false,
-    bench_ranks};
+    .name = "bench ranks",
+    .operands = "",
+    .summary = "measure the links between ranks, for 'meopt plan --advise'",
+    .details = "Examples:\n  meopt bench ranks --workers 4\n  mpirun -n 8 meopt bench ranks --device hip\n",
+    .options = options,
+    .run = bench_ranks,
+};

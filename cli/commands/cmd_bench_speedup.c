@@ -254,12 +254,11 @@ static const struct option options[] = {
 };
 
 const struct command cmd_bench_speedup = {
-    "bench speedup",
-    "",
-    "measure one optimizer step: one core, all cores, card",
-    "Examples:\n  meopt bench speedup\n  meopt bench speedup --device cuda:0 -n 1000000000 --repeat 5\n",
-    options,
-    0,
-    0,
-    false,
-    speedup};
+    .name = "bench speedup",
+    .operands = "",
+    .summary = "measure one optimizer step: one core, all cores, card",
+    .details =
+        "Examples:\n  meopt bench speedup\n  meopt bench speedup --device cuda:0 -n 1000000000 --repeat 5\n",
+    .options = options,
+    .run = speedup,
+};

@@ -374,12 +374,12 @@ static const struct option options[] = {
     {0},
 };
 
-const struct command cmd_bench_train = {"bench train",
-                                        "CONFIG [key=value ...]",
-                                        "measure training steps and the machine's best GEMM rate",
-                                        NULL,
-                                        options,
-                                        1,
-                                        -1,
-                                        false,
-                                        bench_run};
+const struct command cmd_bench_train = {
+    .name = "bench train",
+    .operands = "CONFIG [key=value ...]",
+    .summary = "measure training steps and the machine's best GEMM rate",
+    .options = options,
+    .min_operands = 1,
+    .max_operands = -1,
+    .run = bench_run,
+};

@@ -474,17 +474,16 @@ static const struct option options[] = {
 };
 
 const struct command cmd_compare = {
-    "compare",
-    "RUN[,REPEAT ...] [RUN ...]",
-    "compare runs: memory, time, loss",
-    "Examples:\n  meopt compare runs/without runs/with --html comparison.html\n"
-    "  meopt compare eva                      all runs of the sweep eva, the best first\n"
-    "  meopt compare --run configs/quickstart_compare.yaml train.steps=40\n"
-    "  meopt compare runs/a-1,runs/a-2,runs/a-3 runs/b-1,runs/b-2,runs/b-3 --md\n"
-    "  meopt compare runs/without runs/with --threshold 'peak_bytes:-20%' --threshold 'final_loss:+1%'",
-    options,
-    0,
-    -1,
-    false,
-    compare,
+    .name = "compare",
+    .operands = "RUN[,REPEAT ...] [RUN ...]",
+    .summary = "compare runs: memory, time, loss",
+    .details =
+        "Examples:\n  meopt compare runs/without runs/with --html comparison.html\n"
+        "  meopt compare eva                      all runs of the sweep eva, the best first\n"
+        "  meopt compare --run configs/quickstart_compare.yaml train.steps=40\n"
+        "  meopt compare runs/a-1,runs/a-2,runs/a-3 runs/b-1,runs/b-2,runs/b-3 --md\n"
+        "  meopt compare runs/without runs/with --threshold 'peak_bytes:-20%' --threshold 'final_loss:+1%'",
+    .options = options,
+    .max_operands = -1,
+    .run = compare,
 };

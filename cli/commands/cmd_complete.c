@@ -199,4 +199,10 @@ static int complete_run(const struct arguments *args, struct error *err)
 }
 
 const struct command cmd_complete = {
-    "complete", "[WORD ...]", "print completions of a command line", NULL, NULL, 0, -1, true, complete_run};
+    .name = "complete",
+    .operands = "[WORD ...]",
+    .summary = "print completions of a command line",
+    .max_operands = -1,
+    .hidden = true,
+    .run = complete_run,
+};

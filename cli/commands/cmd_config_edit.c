@@ -118,12 +118,12 @@ static const struct option options[] = {
 };
 
 const struct command cmd_config_edit = {
-    "config edit",
-    "FILE",
-    "change a configuration in a form, with its memory plan",
-    "Example:\n  meopt config edit --card-memory 64G configs/eva_clip.yaml",
-    options,
-    1,
-    1,
-    false,
-    edit_run};
+    .name = "config edit",
+    .operands = "FILE",
+    .summary = "change a configuration in a form, with its memory plan",
+    .details = "Example:\n  meopt config edit --card-memory 64G configs/eva_clip.yaml",
+    .options = options,
+    .min_operands = 1,
+    .max_operands = 1,
+    .run = edit_run,
+};

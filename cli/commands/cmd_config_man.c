@@ -550,5 +550,10 @@ static int man_run(const struct arguments *args, struct error *err)
     return 0;
 }
 
-const struct command cmd_config_man = {"config man", "",     "print the page meopt.yaml(5)", NULL, NULL, 0, 0,
-                                       true,         man_run};
+const struct command cmd_config_man = {
+    .name = "config man",
+    .operands = "",
+    .summary = "print the page meopt.yaml(5)",
+    .hidden = true,
+    .run = man_run,
+};

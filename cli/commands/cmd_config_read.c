@@ -161,15 +161,15 @@ static const struct option json_option[] = {
 };
 
 const struct command cmd_config_get = {
-    "config get",
-    "FILE KEY ...",
-    "print values of a configuration, including defaults",
-    "Example:\n  meopt config get configs/eva_clip.yaml optim.lr train.batch_size",
-    json_option,
-    2,
-    -1,
-    false,
-    get_run};
+    .name = "config get",
+    .operands = "FILE KEY ...",
+    .summary = "print values of a configuration, including defaults",
+    .details = "Example:\n  meopt config get configs/eva_clip.yaml optim.lr train.batch_size",
+    .options = json_option,
+    .min_operands = 2,
+    .max_operands = -1,
+    .run = get_run,
+};
 
 /* ---- list ---- */
 
@@ -231,15 +231,14 @@ static const struct option list_options[] = {
 };
 
 const struct command cmd_config_list = {
-    "config list",
-    "[FILE [key=value ...]]",
-    "list every key, or every value of a configuration",
-    "Examples:\n  meopt config list\n  meopt config list --show-origin configs/eva_clip.yaml",
-    list_options,
-    0,
-    -1,
-    false,
-    list_run};
+    .name = "config list",
+    .operands = "[FILE [key=value ...]]",
+    .summary = "list every key, or every value of a configuration",
+    .details = "Examples:\n  meopt config list\n  meopt config list --show-origin configs/eva_clip.yaml",
+    .options = list_options,
+    .max_operands = -1,
+    .run = list_run,
+};
 
 /* ---- check ---- */
 
@@ -392,16 +391,16 @@ static const struct option check_options[] = {
 };
 
 const struct command cmd_config_check = {
-    "config check",
-    "FILE ... [key=value ...]",
-    "check configurations: keys, types, ranges, combinations, files",
-    "Every problem is printed with file, line and column. Values that "
-    "other YAML readers\ninterpret differently (1e-3, no, 012) are noted.",
-    check_options,
-    1,
-    -1,
-    false,
-    check_run};
+    .name = "config check",
+    .operands = "FILE ... [key=value ...]",
+    .summary = "check configurations: keys, types, ranges, combinations, files",
+    .details = "Every problem is printed with file, line and column. Values that "
+               "other YAML readers\ninterpret differently (1e-3, no, 012) are noted.",
+    .options = check_options,
+    .min_operands = 1,
+    .max_operands = -1,
+    .run = check_run,
+};
 
 /* ---- diff ---- */
 
@@ -484,13 +483,13 @@ static int diff_run(const struct arguments *args, struct error *err)
 }
 
 const struct command cmd_config_diff = {
-    "config diff",
-    "FILE [FILE | key=value ...]",
-    "compare a configuration with the defaults, with another one, or with the result of 'set'",
-    "Examples:\n  meopt config diff configs/eva_clip.yaml\n  meopt config diff a.yaml b.yaml\n"
-    "  meopt config diff configs/eva_clip.yaml optim.lr=1.0e-4",
-    json_option,
-    1,
-    -1,
-    false,
-    diff_run};
+    .name = "config diff",
+    .operands = "FILE [FILE | key=value ...]",
+    .summary = "compare a configuration with the defaults, with another one, or with the result of 'set'",
+    .details = "Examples:\n  meopt config diff configs/eva_clip.yaml\n  meopt config diff a.yaml b.yaml\n"
+               "  meopt config diff configs/eva_clip.yaml optim.lr=1.0e-4",
+    .options = json_option,
+    .min_operands = 1,
+    .max_operands = -1,
+    .run = diff_run,
+};

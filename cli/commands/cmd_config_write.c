@@ -115,29 +115,30 @@ static const struct option change_options[] = {
 };
 
 const struct command cmd_config_set = {
-    "config set",
-    "FILE key=value ...",
-    "change values; comments, quotes and every other byte stay",
-    "Examples:\n  meopt config set configs/eva_clip.yaml optim.use_meopt=true\n"
-    "  meopt config set -n configs/eva_clip.yaml optim.lr=1.0e-4 train.micro_batch=8\n\n"
-    "Several changes are one atomic write. Aliases, merged keys and block scalars are refused with\n"
-    "their line and column, because they cannot be changed safely.",
-    change_options,
-    2,
-    -1,
-    false,
-    set_run};
+    .name = "config set",
+    .operands = "FILE key=value ...",
+    .summary = "change values; comments, quotes and every other byte stay",
+    .details =
+        "Examples:\n  meopt config set configs/eva_clip.yaml optim.use_meopt=true\n"
+        "  meopt config set -n configs/eva_clip.yaml optim.lr=1.0e-4 train.micro_batch=8\n\n"
+        "Several changes are one atomic write. Aliases, merged keys and block scalars are refused with\n"
+        "their line and column, because they cannot be changed safely.",
+    .options = change_options,
+    .min_operands = 2,
+    .max_operands = -1,
+    .run = set_run,
+};
 
 const struct command cmd_config_unset = {
-    "config unset",
-    "FILE KEY ...",
-    "remove keys, so that their defaults apply",
-    "Example:\n  meopt config unset configs/eva_clip.yaml optim.weight_decay",
-    change_options,
-    2,
-    -1,
-    false,
-    unset_run};
+    .name = "config unset",
+    .operands = "FILE KEY ...",
+    .summary = "remove keys, so that their defaults apply",
+    .details = "Example:\n  meopt config unset configs/eva_clip.yaml optim.weight_decay",
+    .options = change_options,
+    .min_operands = 2,
+    .max_operands = -1,
+    .run = unset_run,
+};
 
 /* ---- new ---- */
 
@@ -238,15 +239,16 @@ static const struct option new_options[] = {
 };
 
 const struct command cmd_config_new = {
-    "config new",
-    "NAME [FILE]",
-    "write a commented configuration: eva_clip, open_clip, dinov2, quickstart, ...",
-    "FILE: default NAME.yaml in the working directory; - for standard output.\n"
-    "Its paths refer to COCO2014 and ModelWeight in the working directory, where 'meopt fetch' unpacks "
-    "them.\n\n"
-    "Example:\n  meopt config new eva_clip my.yaml",
-    new_options,
-    1,
-    2,
-    false,
-    new_run};
+    .name = "config new",
+    .operands = "NAME [FILE]",
+    .summary = "write a commented configuration: eva_clip, open_clip, dinov2, quickstart, ...",
+    .details =
+        "FILE: default NAME.yaml in the working directory; - for standard output.\n"
+        "Its paths refer to COCO2014 and ModelWeight in the working directory, where 'meopt fetch' unpacks "
+        "them.\n\n"
+        "Example:\n  meopt config new eva_clip my.yaml",
+    .options = new_options,
+    .min_operands = 1,
+    .max_operands = 2,
+    .run = new_run,
+};

@@ -219,13 +219,12 @@ static const struct option options[] = {
 };
 
 const struct command cmd_doctor = {
-    "doctor",
-    "[CONFIG [key=value ...]]",
-    "check the hardware, drivers and libraries of this machine",
-    "Examples:\n  meopt doctor\n  meopt doctor eva_clip.yaml              cards at the shapes of "
-    "this configuration\n  meopt doctor --json > report.json        for a bug report",
-    options,
-    0,
-    -1,
-    false,
-    doctor_command};
+    .name = "doctor",
+    .operands = "[CONFIG [key=value ...]]",
+    .summary = "check the hardware, drivers and libraries of this machine",
+    .details = "Examples:\n  meopt doctor\n  meopt doctor eva_clip.yaml              cards at the shapes of "
+               "this configuration\n  meopt doctor --json > report.json        for a bug report",
+    .options = options,
+    .max_operands = -1,
+    .run = doctor_command,
+};

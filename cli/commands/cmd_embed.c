@@ -226,12 +226,12 @@ static const struct option options[] = {
     {0},
 };
 
-const struct command cmd_embed = {"embed",
-                                  "CONFIG|RUN [key=value ...]",
-                                  "write the embeddings of a tower for all images",
-                                  NULL,
-                                  options,
-                                  1,
-                                  -1,
-                                  false,
-                                  embed_run};
+const struct command cmd_embed = {
+    .name = "embed",
+    .operands = "CONFIG|RUN [key=value ...]",
+    .summary = "write the embeddings of a tower for all images",
+    .options = options,
+    .min_operands = 1,
+    .max_operands = -1,
+    .run = embed_run,
+};

@@ -256,12 +256,12 @@ static const struct option options[] = {
     {0},
 };
 
-const struct command cmd_eval = {"eval",
-                                 "CONFIG|RUN|MODEL [key=value ...]",
-                                 "evaluate a student, a classifier or a language model on data.val",
-                                 NULL,
-                                 options,
-                                 1,
-                                 -1,
-                                 false,
-                                 eval_run};
+const struct command cmd_eval = {
+    .name = "eval",
+    .operands = "CONFIG|RUN|MODEL [key=value ...]",
+    .summary = "evaluate a student, a classifier or a language model on data.val",
+    .options = options,
+    .min_operands = 1,
+    .max_operands = -1,
+    .run = eval_run,
+};

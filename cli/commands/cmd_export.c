@@ -379,6 +379,11 @@ static const struct option options[] = {
 };
 
 const struct command cmd_export = {
-    "export", "RUN",   "write the student of a run for PyTorch, with its family's or a library's keys",
-    NULL,     options, 1,
-    1,        false,   export_run};
+    .name = "export",
+    .operands = "RUN",
+    .summary = "write the student of a run for PyTorch, with its family's or a library's keys",
+    .options = options,
+    .min_operands = 1,
+    .max_operands = 1,
+    .run = export_run,
+};

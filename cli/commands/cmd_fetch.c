@@ -510,17 +510,17 @@ static const struct option options[] = {
 };
 
 const struct command cmd_fetch = {
-    "fetch",
-    "[NAME ...]",
-    "download, verify and unpack datasets and weights",
-    "Examples:\n  meopt fetch coco2014 model-weight\n  meopt fetch sample --dest sample\n  meopt fetch "
-    "--list\n"
-    "  meopt fetch coco2014 --from /media/usb/COCO2014.tar.gz\n"
-    "  meopt fetch coco2014 model-weight --bundle all.tar\n  meopt fetch --from all.tar\n"
-    "  meopt fetch hf:facebook/dinov2-large --include '*.json,*.safetensors'\n\n"
-    "After Ctrl-C or a crash, the same command resumes the download.",
-    options,
-    0,
-    -1,
-    false,
-    fetch_run};
+    .name = "fetch",
+    .operands = "[NAME ...]",
+    .summary = "download, verify and unpack datasets and weights",
+    .details =
+        "Examples:\n  meopt fetch coco2014 model-weight\n  meopt fetch sample --dest sample\n  meopt fetch "
+        "--list\n"
+        "  meopt fetch coco2014 --from /media/usb/COCO2014.tar.gz\n"
+        "  meopt fetch coco2014 model-weight --bundle all.tar\n  meopt fetch --from all.tar\n"
+        "  meopt fetch hf:facebook/dinov2-large --include '*.json,*.safetensors'\n\n"
+        "After Ctrl-C or a crash, the same command resumes the download.",
+    .options = options,
+    .max_operands = -1,
+    .run = fetch_run,
+};

@@ -371,12 +371,12 @@ static const struct option options[] = {
     {0},
 };
 
-const struct command cmd_generate = {"generate",
-                                     "CONFIG|RUN|MODEL [key=value ...]",
-                                     "continue a text with a language model",
-                                     NULL,
-                                     options,
-                                     1,
-                                     -1,
-                                     false,
-                                     generate_run};
+const struct command cmd_generate = {
+    .name = "generate",
+    .operands = "CONFIG|RUN|MODEL [key=value ...]",
+    .summary = "continue a text with a language model",
+    .options = options,
+    .min_operands = 1,
+    .max_operands = -1,
+    .run = generate_run,
+};

@@ -10,5 +10,11 @@ static int monitor_helper_run(const struct arguments *args, struct error *err)
 }
 
 const struct command cmd_monitor_helper = {
-    MONITOR_HELPER, "PROVIDER LIBRARY", "read cards for the monitor", NULL, NULL, 2, 2,
-    true,           monitor_helper_run};
+    .name = MONITOR_HELPER,
+    .operands = "PROVIDER LIBRARY",
+    .summary = "read cards for the monitor",
+    .min_operands = 2,
+    .max_operands = 2,
+    .hidden = true,
+    .run = monitor_helper_run,
+};

@@ -372,15 +372,15 @@ static const struct option options[] = {
 };
 
 const struct command cmd_plan = {
-    "plan",
-    "CONFIG [key=value ...]",
-    "compute memory, time and disk space before a run starts",
-    "Examples:\n  meopt plan configs/eva_clip.yaml --card-memory 64G --what-if\n  meopt plan "
-    "configs/dinov2.yaml train.batch_size=64 train.recompute=block\n  meopt plan configs/eva_clip.yaml "
-    "--ranks 512 "
-    "--bandwidth 19.4 --network 50 --step-ms 2700",
-    options,
-    0,
-    -1,
-    false,
-    plan_run};
+    .name = "plan",
+    .operands = "CONFIG [key=value ...]",
+    .summary = "compute memory, time and disk space before a run starts",
+    .details =
+        "Examples:\n  meopt plan configs/eva_clip.yaml --card-memory 64G --what-if\n  meopt plan "
+        "configs/dinov2.yaml train.batch_size=64 train.recompute=block\n  meopt plan configs/eva_clip.yaml "
+        "--ranks 512 "
+        "--bandwidth 19.4 --network 50 --step-ms 2700",
+    .options = options,
+    .max_operands = -1,
+    .run = plan_run,
+};

@@ -157,17 +157,16 @@ static const struct option runs_options[] = {
     {0},
 };
 const struct command cmd_runs = {
-    "runs",
-    "",
-    "list runs and their status",
-    "Examples:\n  meopt runs --state training\n  meopt runs --filter 'eva lr=1e-4' --sort loss -n 5\n"
-    "  meopt runs --filter 4711@hefei\n\n"
-    "'meopt' without arguments, on a terminal, opens the same list.",
-    runs_options,
-    0,
-    0,
-    false,
-    runs_run};
+    .name = "runs",
+    .operands = "",
+    .summary = "list runs and their status",
+    .details =
+        "Examples:\n  meopt runs --state training\n  meopt runs --filter 'eva lr=1e-4' --sort loss -n 5\n"
+        "  meopt runs --filter 4711@hefei\n\n"
+        "'meopt' without arguments, on a terminal, opens the same list.",
+    .options = runs_options,
+    .run = runs_run,
+};
 
 /* ---- stop, checkpoint ---- */
 
@@ -289,8 +288,15 @@ static const struct option stop_options[] = {
     {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "machine-readable output"},
     {0},
 };
-const struct command cmd_stop = {"stop", "RUN",   "ask a run to save and stop", NULL, stop_options, 1, 1,
-                                 false,  stop_run};
+const struct command cmd_stop = {
+    .name = "stop",
+    .operands = "RUN",
+    .summary = "ask a run to save and stop",
+    .options = stop_options,
+    .min_operands = 1,
+    .max_operands = 1,
+    .run = stop_run,
+};
 
 static int checkpoint_in(const struct arguments *args, const char *directory, struct error *err)
 {
@@ -315,5 +321,11 @@ static const struct option checkpoint_options[] = {
     {0},
 };
 const struct command cmd_checkpoint = {
-    "checkpoint", "RUN",         "ask a run to save and continue", NULL, checkpoint_options, 1, 1,
-    false,        checkpoint_run};
+    .name = "checkpoint",
+    .operands = "RUN",
+    .summary = "ask a run to save and continue",
+    .options = checkpoint_options,
+    .min_operands = 1,
+    .max_operands = 1,
+    .run = checkpoint_run,
+};

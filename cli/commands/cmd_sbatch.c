@@ -571,15 +571,15 @@ static const struct option options[] = {
 };
 
 const struct command cmd_sbatch = {
-    "sbatch",
-    "CONFIG [key=value ...]",
-    "write a job script for Slurm that starts or resumes a run",
-    "Examples:\n  meopt sbatch configs/eva_clip.yaml --cards 4 --partition "
-    "kshdtest --module compiler/dtk/25.04 "
-    "-o job.sh\n  sbatch job.sh\n"
-    "  meopt sbatch configs/eva_clip.yaml optim.lr=1.0e-5,2.0e-5,5.0e-5 -o sweep.sh",
-    options,
-    1,
-    -1,
-    false,
-    sbatch_run};
+    .name = "sbatch",
+    .operands = "CONFIG [key=value ...]",
+    .summary = "write a job script for Slurm that starts or resumes a run",
+    .details = "Examples:\n  meopt sbatch configs/eva_clip.yaml --cards 4 --partition "
+               "kshdtest --module compiler/dtk/25.04 "
+               "-o job.sh\n  sbatch job.sh\n"
+               "  meopt sbatch configs/eva_clip.yaml optim.lr=1.0e-5,2.0e-5,5.0e-5 -o sweep.sh",
+    .options = options,
+    .min_operands = 1,
+    .max_operands = -1,
+    .run = sbatch_run,
+};

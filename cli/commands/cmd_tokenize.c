@@ -462,15 +462,15 @@ static const struct option options[] = {
 };
 
 const struct command cmd_tokenize = {
-    "tokenize",
-    "FILE... --tokenizer DIR -o NAME",
-    "convert text to tokens for training",
-    "meopt tokenize books/*.txt --tokenizer gpt2/ -o books\n"
-    "meopt tokenize web.jsonl --tokenizer Qwen3-0.6B/ -o web\n"
-    "meopt tokenize chats.jsonl --tokenizer Qwen3-0.6B/ --val 5% -o chats\n"
-    "meopt tokenize reviews.jsonl --tokenizer bert/ --label label -o reviews",
-    options,
-    1,
-    -1,
-    false,
-    tokenize_run};
+    .name = "tokenize",
+    .operands = "FILE... --tokenizer DIR -o NAME",
+    .summary = "convert text to tokens for training",
+    .details = "meopt tokenize books/*.txt --tokenizer gpt2/ -o books\n"
+               "meopt tokenize web.jsonl --tokenizer Qwen3-0.6B/ -o web\n"
+               "meopt tokenize chats.jsonl --tokenizer Qwen3-0.6B/ --val 5% -o chats\n"
+               "meopt tokenize reviews.jsonl --tokenizer bert/ --label label -o reviews",
+    .options = options,
+    .min_operands = 1,
+    .max_operands = -1,
+    .run = tokenize_run,
+};

@@ -457,17 +457,17 @@ static const struct option options[] = {
 };
 
 const struct command cmd_train = {
-    "train",
-    "CONFIG [key=value ...]",
-    "train a model: a student, a classifier or a language model",
-    "Examples:\n  meopt train configs/eva_clip.yaml\n  meopt train "
-    "configs/eva_clip.yaml optim.use_meopt=false --name without\n"
-    "  meopt train --resume runs/without\n"
-    "  meopt train --resume runs/without optim.lr=1.0e-5\n"
-    "  meopt train configs/eva_clip.yaml --from runs/without\n\nOn a terminal the dashboard opens; "
-    "closing it never affects the run: 'meopt attach RUN' opens it again.",
-    options,
-    0,
-    -1,
-    false,
-    train_run};
+    .name = "train",
+    .operands = "CONFIG [key=value ...]",
+    .summary = "train a model: a student, a classifier or a language model",
+    .details =
+        "Examples:\n  meopt train configs/eva_clip.yaml\n  meopt train "
+        "configs/eva_clip.yaml optim.use_meopt=false --name without\n"
+        "  meopt train --resume runs/without\n"
+        "  meopt train --resume runs/without optim.lr=1.0e-5\n"
+        "  meopt train configs/eva_clip.yaml --from runs/without\n\nOn a terminal the dashboard opens; "
+        "closing it never affects the run: 'meopt attach RUN' opens it again.",
+    .options = options,
+    .max_operands = -1,
+    .run = train_run,
+};

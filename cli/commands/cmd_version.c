@@ -80,6 +80,9 @@ static const struct option options[] = {
 };
 
 const struct command cmd_version = {
-    "version", "",      "print the version, and with --verbose what it was built from and what has changed",
-    NULL,      options, 0,
-    0,         false,   version_run};
+    .name = "version",
+    .operands = "",
+    .summary = "print the version, and with --verbose what it was built from and what has changed",
+    .options = options,
+    .run = version_run,
+};

@@ -439,5 +439,12 @@ static const struct option options[] = {
     {0},
 };
 
-const struct command cmd_worker = {"worker", "[RUN]",   "train in a run directory", NULL, options, 0, 1,
-                                   true,     worker_run};
+const struct command cmd_worker = {
+    .name = "worker",
+    .operands = "[RUN]",
+    .summary = "train in a run directory",
+    .options = options,
+    .max_operands = 1,
+    .hidden = true,
+    .run = worker_run,
+};
