@@ -4,6 +4,7 @@
 #include "core/base/library.h"
 #include "core/device/driver.h"
 #include "core/doctor/cards.h"
+#include "core/doctor/work.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -247,9 +248,11 @@ static void check_cards(struct doctor *d)
             char spec[32];
             snprintf(spec, sizeof spec, "%s:%d", driver_names[kind], i);
             tried++;
-            if (doctor_device(d, spec, &err) && err.code != EXIT_FAILED)
+            if (doctor_device(d, spec, &err) && err.code != EXIT_FAILED) {
                 line_advise(doctor_add(d, FINDING_WARNING, "%s", err.what), "this card cannot be used",
                             err.hint);
+                if (kind == DRIVER_CUDA) doctor_xid(d, spec, NULL);
+            }
         }
     }
     if (!tried && d->shape_count) doctor_device(d, "cpu", &err);

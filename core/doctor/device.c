@@ -184,8 +184,8 @@ static void report_facts(struct work *w)
     }
 }
 
-/* Reports other users of the card's memory. For AMD and Hygon the kernel lists them. The driver's count of
- * free memory shows no owner. */
+/* Reports other users of the card's memory. For AMD and Hygon the kernel lists them, for NVIDIA its
+ * telemetry. The driver's count of free memory shows no owner. */
 static void report_memory(struct work *w, double available, double total)
 {
     enum { MOST = 256 };
@@ -197,6 +197,11 @@ static void report_memory(struct work *w, double available, double total)
             held = bytes;
             most = pids[i];
         }
+    const struct monitor_card *seen = &w->state.card;
+    if (w->state.known && seen->holder_count > 0 && seen->holders[0].bytes > held) {
+        held = seen->holders[0].bytes;
+        most = seen->holders[0].pid;
+    }
     if (held > total / 16) {
         struct line *l = work_add(w, "card", FINDING_WARNING, "process %d uses %.1f of %.1f GiB", most,
                                   held / GIB, total / GIB);
@@ -275,9 +280,18 @@ int doctor_device(struct doctor *d, const char *spec, struct error *err)
     char name[32]; /* the device selected by "auto" */
     snprintf(name, sizeof name, "%.*s", (int)strcspn(w.device->name, " "), w.device->name);
     w.spec = w.card ? name : "cpu";
-    if (w.card) report_card(&w);
+    if (w.card) {
+        work_state_open(&w);
+        report_card(&w);
+    }
     report_facts(&w);
     if (!d->quick) all(&w);
+    if (w.card) {
+        work_state_sample(&w);
+        work_state_report(&w);
+        if (gpu_of(w.device)->driver.kind == DRIVER_CUDA) doctor_xid(d, w.spec, w.device->pci);
+        work_state_close(&w);
+    }
     code = device_check(w.device, err);
     if (!code && w.wrong)
         code = error_set(err, EXIT_FAILED, "see the lines of this report that say 'missing'",

@@ -3,6 +3,7 @@
 #include "core/base/message.h"
 #include "core/base/file.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,7 +43,7 @@ static json_t *values(struct line *line)
 }
 void line_real(struct line *line, const char *name, double value)
 {
-    json_object_set_new(values(line), name, json_real(value));
+    json_object_set_new(values(line), name, isfinite(value) ? json_real(value) : json_null());
 }
 void line_text(struct line *line, const char *name, const char *value)
 {

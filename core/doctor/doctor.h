@@ -64,7 +64,7 @@ struct line *doctor_add(struct doctor *doctor, enum finding finding, const char 
     __attribute__((format(printf, 3, 4)));
 /* Sets the meaning of the finding and a command that fixes it (either may be NULL). */
 void line_advise(struct line *line, const char *meaning, const char *remedy);
-void line_real(struct line *line, const char *name, double value);
+void line_real(struct line *line, const char *name, double value); /* not finite: null */
 void line_text(struct line *line, const char *name, const char *value);
 /* Returns root + path, malloc'ed. */
 char *doctor_path(const struct doctor *doctor, const char *path);

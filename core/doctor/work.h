@@ -5,6 +5,14 @@
 #define MEOPT_DOCTOR_WORK_H
 
 #include "core/doctor/doctor.h"
+#include "core/monitor/monitor.h"
+
+struct card_state {
+    struct monitor *monitor; /* NULL: none */
+    bool known;              /* it lists the card */
+    struct monitor_card card;
+    char why[256]; /* why readings are missing; "" */
+};
 
 struct work {
     struct doctor *doctor;
@@ -13,6 +21,7 @@ struct work {
     bool card;         /* not the CPU */
     bool slow;         /* emulated: all sizes are small */
     int checks, wrong; /* results checked; wrong results */
+    struct card_state state;
 };
 
 /* Adds a line of that check with "device": spec. */
@@ -31,6 +40,16 @@ char *work_memory(struct work *work, const char *check, size_t bytes);
 
 /* Returns the seconds of run(context), including the device's work. */
 double work_seconds(struct device *device, void (*run)(void *context), void *context);
+
+/* Open the card's telemetry and read it; read it again, keeping the reasons of throttling; report it; close
+ * it. */
+void work_state_open(struct work *work);
+void work_state_sample(struct work *work);
+void work_state_report(struct work *work);
+void work_state_close(struct work *work);
+/* Reports the last Xid of NVIDIA's driver in the kernel's log, if it can be read: of the card at this PCI
+ * address, NULL: of any. */
+void doctor_xid(struct doctor *doctor, const char *spec, const char *pci);
 
 void work_bandwidth(struct work *work);
 void work_copies(struct work *work);

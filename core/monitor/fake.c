@@ -13,12 +13,25 @@
 #include <jansson.h>
 #include <string.h>
 
-static const char *const keys[MONITOR_FIELDS] = {"mem_used_bytes", "mem_total_bytes", "busy_percent",
-                                                 "temp_c",         "power_w",         "process_bytes"};
+static const char *const keys[MONITOR_FIELDS] = {"mem_used_bytes",
+                                                 "mem_total_bytes",
+                                                 "busy_percent",
+                                                 "temp_c",
+                                                 "power_w",
+                                                 "process_bytes",
+                                                 "ecc",
+                                                 "ecc_errors",
+                                                 "clock_mhz",
+                                                 "clock_max_mhz",
+                                                 "throttle",
+                                                 "power_cap_w",
+                                                 "power_cap_default_w",
+                                                 "mig",
+                                                 "index"};
 
 static void fake_value(struct monitor_value *v, const json_t *j)
 {
-    if (json_is_null(j)) value_clear(v);
+    if (json_is_null(j)) value_take(v, 0, 0);
     const json_t *number = json_is_object(j) ? json_object_get(j, "value") : j;
     if (!json_is_number(number)) return;
     value_set(v, json_number_value(number));

@@ -14,7 +14,8 @@ enum { HELPER_HOLDERS = 256 };
 
 /* A request for one sample. */
 struct helper_request {
-    uint8_t skip[MONITOR_CARDS]; /* bit f: skip field f of the card; the last call did not return */
+    uint32_t
+        skip[MONITOR_CARDS]; /* bit f: skip field f of the card: not wanted, or its call did not return */
     int32_t pid_count, pids[MONITOR_PIDS];
 };
 

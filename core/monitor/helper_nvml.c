@@ -20,6 +20,42 @@ static const struct {
     NVML_ENTRIES(ROW){"nvmlErrorString", (void **)&nvmlErrorString, false}};
 
 static void *handles[MONITOR_CARDS];
+static int numbers[MONITOR_CARDS]; /* of the handles in nvidia-smi */
+/* Of a card that is divided (MIG): the instance whose memory and processes are read, which is the one that
+ * CUDA_VISIBLE_DEVICES names, or the only one. NULL with divided set: not known which. */
+static void *instances[MONITOR_CARDS];
+static bool divided[MONITOR_CARDS];
+
+/* Whether CUDA_VISIBLE_DEVICES has this UUID, or its beginning: MIG-... */
+static bool is_visible(const char *uuid)
+{
+    const char *all = getenv("CUDA_VISIBLE_DEVICES");
+    for (size_t n; all && *all; all += n + (all[n] == ','))
+        if ((n = strcspn(all, ",")) > 4 && strncmp(all, uuid, n) == 0) return true;
+    return false;
+}
+
+static void find_instance(int card)
+{
+    unsigned now = 0, next, most = 0, seen = 0;
+    instances[card] = handles[card];
+    divided[card] = nvmlDeviceGetMigMode && nvmlDeviceGetMigMode(handles[card], &now, &next) == 0 && now == 1;
+    if (!divided[card]) return;
+    void *only = instances[card] = NULL;
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    if (!nvmlDeviceGetMaxMigDeviceCount || !nvmlDeviceGetMigDeviceHandleByIndex) return;
+    if (nvmlDeviceGetMaxMigDeviceCount(handles[card], &most) != 0) return;
+    for (unsigned i = 0; i < most && !instances[card]; i++) {
+        char uuid[96] = "";
+        void *handle;
+        if (nvmlDeviceGetMigDeviceHandleByIndex(handles[card], i, &handle) != 0) continue;
+        seen++;
+        only = handle;
+        if (nvmlDeviceGetUUID && nvmlDeviceGetUUID(handle, uuid, sizeof uuid) == 0 && is_visible(uuid))
+            instances[card] = handle;
+    }
+    if (seen == 1 && !(visible && strstr(visible, "MIG-"))) instances[card] = only;
+}
 
 static int nvml_open(void *library, char *why, size_t size)
 {
@@ -40,14 +76,18 @@ static int nvml_open(void *library, char *why, size_t size)
     int count = 0;
     for (unsigned i = 0; i < devices && count < MONITOR_CARDS;
          i++) /* skip a card that fell off the bus or belongs to other users */
-        if (nvmlDeviceGetHandleByIndex_v2(i, &handles[count]) == 0) count++;
+        if (nvmlDeviceGetHandleByIndex_v2(i, &handles[count]) == 0) {
+            numbers[count] = (int)i;
+            find_instance(count++);
+        }
     return count;
 }
 
 static void nvml_card(int card, char *name, size_t size, char pci[16])
 {
     struct nvml_pci info = {0};
-    if (!nvmlDeviceGetName || nvmlDeviceGetName(handles[card], name, (unsigned)size) != 0)
+    void *named = instances[card] ? instances[card] : handles[card];
+    if (!nvmlDeviceGetName || nvmlDeviceGetName(named, name, (unsigned)size) != 0)
         snprintf(name, size, "nvml %d", card);
     name[size - 1] = 0;
     if (nvmlDeviceGetPciInfo_v3 && nvmlDeviceGetPciInfo_v3(handles[card], &info) == 0) {
@@ -89,10 +129,76 @@ static int holders(struct monitor_holder out[HELPER_HOLDERS])
     return n;
 }
 
+static int throttle(void *handle, double *value)
+{
+    static const struct {
+        unsigned long long theirs;
+        int ours;
+    } rows[] = {{NVML_SW_POWER_CAP, THROTTLE_CAP},        {NVML_SW_THERMAL, THROTTLE_HEAT},
+                {NVML_HW_THERMAL, THROTTLE_HEAT},         {NVML_HW_SLOWDOWN, THROTTLE_HARDWARE},
+                {NVML_HW_POWER_BRAKE, THROTTLE_HARDWARE}, {NVML_APPLICATION_CLOCKS, THROTTLE_SETTING}};
+    unsigned long long reasons = 0;
+    int found = 0, status = nvmlDeviceGetCurrentClocksThrottleReasons(handle, &reasons);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (reasons & rows[i].theirs) found |= rows[i].ours;
+    *value = reasons == ~0ull ? -1 : found;
+    return status;
+}
+
+/* A call that the library lacks leaves its reading unknown. */
+static int health(int card, int field, double *value)
+{
+    void *handle = handles[card];
+    unsigned number = 0;
+    unsigned long long errors = 0;
+    int status = NVML_UNKNOWN, now = -1, next;
+    switch (field) {
+    case MONITOR_ECC:
+        if (nvmlDeviceGetEccMode) status = nvmlDeviceGetEccMode(handle, &now, &next);
+        *value = now;
+        break;
+    case MONITOR_ECC_ERRORS:
+        if (nvmlDeviceGetTotalEccErrors)
+            status = nvmlDeviceGetTotalEccErrors(handle, NVML_UNCORRECTED, NVML_SINCE_LOADED, &errors);
+        *value = (double)errors;
+        break;
+    case MONITOR_CLOCK:
+        if (nvmlDeviceGetClockInfo) status = nvmlDeviceGetClockInfo(handle, NVML_MULTIPROCESSORS, &number);
+        *value = number;
+        break;
+    case MONITOR_CLOCK_MOST:
+        if (nvmlDeviceGetMaxClockInfo)
+            status = nvmlDeviceGetMaxClockInfo(handle, NVML_MULTIPROCESSORS, &number);
+        *value = number;
+        break;
+    case MONITOR_THROTTLE:
+        if (nvmlDeviceGetCurrentClocksThrottleReasons) status = throttle(handle, value);
+        break;
+    case MONITOR_CAP:
+        if (nvmlDeviceGetPowerManagementLimit) status = nvmlDeviceGetPowerManagementLimit(handle, &number);
+        *value = number * 1e-3;
+        break;
+    case MONITOR_CAP_DEFAULT:
+        if (nvmlDeviceGetPowerManagementDefaultLimit)
+            status = nvmlDeviceGetPowerManagementDefaultLimit(handle, &number);
+        *value = number * 1e-3;
+        break;
+    case MONITOR_MIG:
+        if (nvmlDeviceGetMigMode) status = nvmlDeviceGetMigMode(handle, &number, &(unsigned){0});
+        *value = number;
+        break;
+    case MONITOR_INDEX:
+        status = 0;
+        *value = numbers[card];
+        break;
+    }
+    return status;
+}
+
 static int nvml_read(int card, int field, const struct helper_request *request, double *value,
                      const char **why)
 {
-    void *handle = handles[card];
+    void *handle = handles[card], *own = instances[card];
     struct nvml_memory memory = {0};
     struct nvml_utilization utilization = {0};
     unsigned number = 0;
@@ -100,7 +206,8 @@ static int nvml_read(int card, int field, const struct helper_request *request, 
     switch (field) {
     case MONITOR_MEM_USED:
     case MONITOR_MEM_TOTAL:
-        status = nvmlDeviceGetMemoryInfo(handle, &memory);
+        if (own) status = nvmlDeviceGetMemoryInfo(own, &memory);
+        else *why = _("the card is divided (MIG): CUDA_VISIBLE_DEVICES=MIG-... names the instance");
         *value = (double)(field == MONITOR_MEM_USED ? memory.used : memory.total);
         break;
     case MONITOR_BUSY:
@@ -115,12 +222,18 @@ static int nvml_read(int card, int field, const struct helper_request *request, 
         if (nvmlDeviceGetPowerUsage) status = nvmlDeviceGetPowerUsage(handle, &number);
         *value = number * 1e-3;
         break;
-    case MONITOR_PROCESS: status = processes(handle, request, value); break;
+    case MONITOR_PROCESS:
+        if (own) status = processes(own, request, value);
+        else listed = 0;
+        break;
+    default: status = health(card, field, value);
     }
-    if (status == NVML_GPU_IS_LOST) *why = _("the driver has lost the card");
+    if (status == NVML_GPU_IS_LOST)
+        *why = _("the driver has lost the card; the kernel's log has the reason: dmesg | grep Xid");
     if (status == NVML_NO_PERMISSION) *why = _("no permission");
     if (status == 0) return 1;
-    return status == NVML_NOT_SUPPORTED || status == NVML_NO_PERMISSION || status == NVML_NOT_FOUND ? 0 : -1;
+    if (status == NVML_NO_PERMISSION) return field < MONITOR_HEALTH ? 0 : -1;
+    return status == NVML_NOT_SUPPORTED || status == NVML_NOT_FOUND ? 0 : -1;
 }
 
 const struct helper_library helper_nvml = {"nvml", LIBRARY_NVML, nvml_open, nvml_card, nvml_read, holders};

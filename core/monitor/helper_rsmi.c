@@ -83,6 +83,7 @@ static int rsmi_read(int card, int field, const struct helper_request *request, 
     uint64_t u = 0;
     int64_t milli = 0;
     float share = 0;
+    struct rsmi_errors errors = {0};
     int status = RSMI_NOT_SUPPORTED;
     switch (field) {
     case MONITOR_MEM_USED:
@@ -115,8 +116,25 @@ static int rsmi_read(int card, int field, const struct helper_request *request, 
             status = rsmi_dev_current_socket_power_get(i, &u);
         *value = (double)u * 1e-6;
         break;
+    case MONITOR_ECC:
+        if (rsmi_dev_ecc_enabled_get) status = rsmi_dev_ecc_enabled_get(i, &u);
+        *value = (double)(u & RSMI_UMC);
+        break;
+    case MONITOR_ECC_ERRORS:
+        if (rsmi_dev_ecc_count_get) status = rsmi_dev_ecc_count_get(i, RSMI_UMC, &errors);
+        *value = (double)errors.uncorrected;
+        break;
+    case MONITOR_CAP:
+        if (rsmi_dev_power_cap_get) status = rsmi_dev_power_cap_get(i, 0, &u);
+        *value = (double)u * 1e-6;
+        break;
+    case MONITOR_CAP_DEFAULT:
+        if (rsmi_dev_power_cap_default_get) status = rsmi_dev_power_cap_default_get(i, &u);
+        *value = (double)u * 1e-6;
+        break;
     default: return 0;
     }
+    if (status == RSMI_PERMISSION && field >= MONITOR_HEALTH) return -1;
     if (status == RSMI_PERMISSION) *why = _("no permission: is this user in the groups render and video?");
     if (status == 0) return 1;
     return status == RSMI_NOT_SUPPORTED || status == RSMI_FILE_ERROR || status == RSMI_PERMISSION ||

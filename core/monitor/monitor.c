@@ -90,6 +90,7 @@ int monitor_open(struct monitor **out, const struct monitor_options *options, st
     m->options.rsmi_library = copy_or_null(options->rsmi_library, "MEOPT_RSMI_LIB");
     m->options.nvml_library = copy_or_null(options->nvml_library, "MEOPT_NVML_LIB");
     m->options.helper = xstrdup(options->helper ? options->helper : "/proc/self/exe");
+    m->options.health = options->health;
     m->options.deadline_s = options->deadline_s > 0 ? options->deadline_s : 3;
     m->period_s = 1;
     m->chosen = !provider;

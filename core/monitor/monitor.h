@@ -44,6 +44,7 @@ struct monitor_value {
     double age_s;  /* age at the time of monitor_read */
     bool valid;    /* false: never read (N/A) */
     bool stale;    /* valid, but older than two periods and a second */
+    bool absent;   /* the source has no such reading, as opposed to one that could not be read */
 };
 
 enum monitor_field {
@@ -53,7 +54,25 @@ enum monitor_field {
     MONITOR_TEMP,
     MONITOR_POWER,
     MONITOR_PROCESS,
+    MONITOR_HEALTH, /* fields from here on are read with options.health only */
+    MONITOR_ECC = MONITOR_HEALTH,
+    MONITOR_ECC_ERRORS,
+    MONITOR_CLOCK,
+    MONITOR_CLOCK_MOST,
+    MONITOR_THROTTLE,
+    MONITOR_CAP,
+    MONITOR_CAP_DEFAULT,
+    MONITOR_MIG,
+    MONITOR_INDEX,
     MONITOR_FIELDS
+};
+
+/* Why a card runs below its clocks: bits of throttle. */
+enum {
+    THROTTLE_CAP = 1,      /* the power cap */
+    THROTTLE_HEAT = 2,     /* temperature */
+    THROTTLE_HARDWARE = 4, /* the board: power brake, or a fault */
+    THROTTLE_SETTING = 8   /* clocks set by an administrator */
 };
 
 enum { MONITOR_HOLDERS = 4 };
@@ -75,6 +94,14 @@ struct monitor_card {
             struct monitor_value temp_c;       /* the hottest sensor of the chip */
             struct monitor_value power_w;
             struct monitor_value process_bytes; /* part of mem_used_bytes: memory of the watched processes */
+            /* health, as far as the source reports it */
+            struct monitor_value ecc;                   /* 1: on, 0: off */
+            struct monitor_value ecc_errors;            /* uncorrected, since the driver was loaded */
+            struct monitor_value clock_mhz, clock_most; /* of the multiprocessors: now, and at most */
+            struct monitor_value throttle;              /* THROTTLE_ bits */
+            struct monitor_value cap_w, cap_default_w;  /* power cap: as it is set, and the maker's */
+            struct monitor_value mig;                   /* 1: the card is divided */
+            struct monitor_value index;                 /* number in nvidia-smi */
         };
         struct monitor_value field[MONITOR_FIELDS];
     };
@@ -100,6 +127,7 @@ struct monitor_options {
     const char *nvml_library; /* NULL: $MEOPT_NVML_LIB, else libnvidia-ml.so.1 */
     const char *helper;       /* program to start as the helper; NULL: this program, /proc/self/exe */
     double deadline_s;        /* time limit of a library call; 0: 3 s */
+    bool health;              /* read the fields of health as well */
 };
 
 struct monitor;

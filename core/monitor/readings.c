@@ -28,16 +28,28 @@ void value_clear(struct monitor_value *v) { *v = (struct monitor_value){0}; }
 void value_take(struct monitor_value *v, int result, double value)
 {
     if (result > 0) value_set(v, value);
-    if (result == 0) value_clear(v);
+    if (result == 0) *v = (struct monitor_value){.absent = true};
 }
 
 void card_take(struct monitor_card *card, int field, int result, double value)
 {
     static const struct {
         double least, most;
-    } range[MONITOR_FIELDS] = {
-        [MONITOR_MEM_USED] = {0, 1e15}, [MONITOR_MEM_TOTAL] = {1, 1e15}, [MONITOR_BUSY] = {0, 100},
-        [MONITOR_TEMP] = {-60, 250},    [MONITOR_POWER] = {0, 10000},    [MONITOR_PROCESS] = {0, 1e15}};
+    } range[MONITOR_FIELDS] = {[MONITOR_MEM_USED] = {0, 1e15},
+                               [MONITOR_MEM_TOTAL] = {1, 1e15},
+                               [MONITOR_BUSY] = {0, 100},
+                               [MONITOR_TEMP] = {-60, 250},
+                               [MONITOR_POWER] = {0, 10000},
+                               [MONITOR_PROCESS] = {0, 1e15},
+                               [MONITOR_ECC] = {0, 1},
+                               [MONITOR_ECC_ERRORS] = {0, 1e15},
+                               [MONITOR_CLOCK] = {0, 1e5},
+                               [MONITOR_CLOCK_MOST] = {1, 1e5},
+                               [MONITOR_THROTTLE] = {0, 15},
+                               [MONITOR_CAP] = {0, 10000},
+                               [MONITOR_CAP_DEFAULT] = {1, 10000},
+                               [MONITOR_MIG] = {0, 1},
+                               [MONITOR_INDEX] = {0, 1e4}};
     if (result > 0 && !(value >= range[field].least && value <= range[field].most)) result = -1;
     value_take(&card->field[field], result, value);
 }

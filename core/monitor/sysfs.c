@@ -122,6 +122,45 @@ static int card_temperature(const struct monitor *m, int number, int hwmon, doub
     return read_number(m, milli, "/sys/class/drm/card%d/device/hwmon/hwmon%d/temp1_input", number, hwmon);
 }
 
+/* Reads pp_dpm_sclk, whose lines are "1: 1700Mhz *", the star at the clock of now. */
+static void card_clocks(struct monitor *m, struct monitor_card *card, int number)
+{
+    char text[1024], *rest = text, *line;
+    double now = -1, most = -1, mhz;
+    int result = read_text(m, text, sizeof text, "/sys/class/drm/card%d/device/pp_dpm_sclk", number);
+    while (result > 0 && (line = strsep(&rest, "\n"))) {
+        if (sscanf(line, "%*[^:]: %lfM", &mhz) != 1) continue;
+        if (mhz > most) most = mhz;
+        if (strchr(line, '*')) now = mhz;
+    }
+    card_take(card, MONITOR_CLOCK, result, now);
+    card_take(card, MONITOR_CLOCK_MOST, result, most);
+}
+
+/* ECC from the driver's RAS files ("ue: 0", "ce: 0"), which only a card with ECC has; clocks; power caps. */
+static void card_health(struct monitor *m, struct monitor_card *card, int number, int hwmon)
+{
+    static const struct {
+        int field;
+        const char *name;
+    } caps[] = {{MONITOR_CAP, "power1_cap"}, {MONITOR_CAP_DEFAULT, "power1_cap_default"}};
+    char text[256];
+    double errors = -1, value = 0;
+    int result = read_text(m, text, sizeof text, "/sys/class/drm/card%d/device/ras/umc_err_count", number);
+    if (result > 0 && sscanf(text, "ue: %lf", &errors) != 1) result = -1;
+    card_take(card, MONITOR_ECC, result, 1);
+    card_take(card, MONITOR_ECC_ERRORS, result, errors);
+    card_clocks(m, card, number);
+    for (int i = 0; i < 2; i++) {
+        result = hwmon < 0 ? 0
+                           : read_number(m, &value, "/sys/class/drm/card%d/device/hwmon/hwmon%d/%s", number,
+                                         hwmon, caps[i].name);
+        card_take(card, caps[i].field, result, value * 1e-6);
+    }
+    for (int f = MONITOR_HEALTH; f < MONITOR_FIELDS; f++)
+        if (f == MONITOR_THROTTLE || f == MONITOR_MIG || f == MONITOR_INDEX) card_take(card, f, 0, 0);
+}
+
 static void card_sample(struct monitor *m, struct monitor_card *card, int number)
 {
     double value = 0;
@@ -141,6 +180,7 @@ static void card_sample(struct monitor *m, struct monitor_card *card, int number
         result =
             read_number(m, &value, "/sys/class/drm/card%d/device/hwmon/hwmon%d/power1_input", number, hwmon);
     card_take(card, MONITOR_POWER, result, value * 1e-6);
+    if (m->options.health) card_health(m, card, number, hwmon);
 }
 
 void kfd_process_bytes(struct monitor *m)

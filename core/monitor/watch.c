@@ -41,8 +41,21 @@ struct watch {
     double skip_until_s[MONITOR_CARDS][MONITOR_FIELDS], skip_s[MONITOR_CARDS][MONITOR_FIELDS];
 };
 
-static const char *const field_names[MONITOR_FIELDS] = {
-    N_("memory in use"), N_("memory size"), "busy", "temperature", "power", N_("process memory")};
+static const char *const field_names[MONITOR_FIELDS] = {N_("memory in use"),
+                                                        N_("memory size"),
+                                                        "busy",
+                                                        "temperature",
+                                                        "power",
+                                                        N_("process memory"),
+                                                        "ECC",
+                                                        N_("ECC errors"),
+                                                        "clock",
+                                                        N_("highest clock"),
+                                                        N_("throttling"),
+                                                        N_("power cap"),
+                                                        N_("default power cap"),
+                                                        "MIG",
+                                                        "index"};
 
 static bool stopping(struct monitor *m)
 {
@@ -296,8 +309,9 @@ static void watch_sample(struct monitor *m)
     double now = clock_seconds();
     for (int i = 0; i < MONITOR_CARDS; i++)
         for (int f = 0; f < MONITOR_FIELDS; f++)
-            if (now < w->skip_until_s[i][f]) {
-                request.skip[i] |= (uint8_t)(1u << f);
+            if (f >= MONITOR_HEALTH && !m->options.health) request.skip[i] |= 1u << f;
+            else if (now < w->skip_until_s[i][f]) {
+                request.skip[i] |= 1u << f;
                 w->noted = true; /* (the note gives the reason) */
             }
     w->card = -1;

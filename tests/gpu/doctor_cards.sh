@@ -160,3 +160,42 @@ says 'missing  toolkit .*DTK 25.04.*no Hygon driver is loaded' # meopt-devices(7
 site A=1
 says 'missing  permissions .*no /dev/kfd in this container'
 says '-> .*--device=/dev/kfd --device=/dev/dri --group-add video -v /opt/hyhal:/opt/hyhal:ro'
+
+# the state of a card: what its telemetry reads is shown, what it cannot read is unknown, and a fault has its remedy
+mkdir -p "$work/log/dev"
+export MEOPT_CUDA_LIBRARY="$fakes/libfake_cuda.so" MEOPT_NVML_LIB="$fakes/libfake_smi.so"
+state() { # FAKE_SMI NAME=VALUE...: the state of cuda:0, whose address is that of the telemetry's second card
+    smi=$1
+    shift
+    env FAKE_CARDS=2 FAKE_BUS=194 FAKE_SMI="$smi" "$@" "$MEOPT" doctor --quick --device cuda:0 --root "$work/log" --json >out 2>err || fail "$smi: exit $?"
+    python3 - "$smi $*" <<'PY' >rows || fail "$smi"
+import json
+for c in json.load(open("out"))["checks"]:
+    if c["name"] == "state" or "process 88" in (c["detail"] or ""):
+        print(c["status"], " ".join("%s=%s" % (k, c[k]) for k in sorted(c) if k not in ("name", "status", "detail", "device", "meaning")))
+PY
+}
+row() { grep -q -- "$1" rows || { cat rows >&2; fail "no row '$1'"; }; }
+state "" CUDA_VISIBLE_DEVICES=1 FAKE_BUS=193
+row '^ok clock_max_mhz=1980.0 clock_mhz=1980.0 ecc=1.0 ecc_uncorrected=0.0 hint=None index=1.0 mig=0.0 power_cap_default_w=700.0 power_cap_w=700.0$'
+if grep -q '^warning' rows; then fail "warnings: $(cat rows)"; fi
+state "value=1.7.3 value=1.11.500000 value=1.10.72"
+row '^warning ecc_uncorrected=3.0 hint=.*nvidia-smi'
+row '^warning hint=sudo nvidia-smi -i 1 -pl 700 power_cap_w=500.0'
+row '^warning .*throttle=heat'
+row '^warning .*throttle=hardware'
+row '^warning hint=.*CUDA_DEVICE_ORDER=PCI_BUS_ID index=1.0'
+state "holds=7000000000"
+row '^warning hint=.*device.cards'
+state "status=1.7.999 status=1.6.3 status=1.11.15"
+row '^warning .*ecc=None ecc_uncorrected=None .*power_cap_w=None'
+state "value=1.13.1 instances=1"
+row '^ok hint=None instance_bytes=10000000000.0'
+state "value=1.13.1 instances=2"
+row '^warning hint=CUDA_VISIBLE_DEVICES=MIG.* instance_bytes=None'
+state "" MEOPT_NVML_LIB=/nowhere/libnvidia-ml.so.1
+row '^warning hint='
+printf '%s\n' '6,1,2,-;NVRM: Xid (PCI:0000:c2:00): 31, pid=1' '6,1,2,-;NVRM: Xid (PCI:0000:c2:00): 79, pid=2' \
+    '6,1,2,-;NVRM: Xid (PCI:0000:c1:00): 64' >"$work/log/dev/kmsg"
+state ""
+row '^warning .*xid=79.0'

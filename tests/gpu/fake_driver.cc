@@ -3,6 +3,7 @@
  *   FAKE_CARDS    number of cards (1; at most 8). 0: the driver returns an error, or, with FAKE_EMPTY, 0 and
  *                 success, as HIP does
  *   FAKE_UNITS, FAKE_NAME  compute units (1), name of the card (Emulated card of wave N)
+ *   FAKE_BUS      number of the first card's PCI bus (3)
  *   FAKE_VERSION  version of the driver (50731921, HIP 5.7)
  *   FAKE_ARCH     architecture of the card (FAKE_CARD: gfx90a, gfx928, sm_90)
  *   FAKE_MEMORY   bytes of the card (8 GiB)
@@ -172,7 +173,8 @@ ENTRY(hipDeviceTotalMem, cuDeviceTotalMem_v2)(size_t *bytes, int)
 ENTRY(hipDeviceGetPCIBusId, cuDeviceGetPCIBusId)(char *text, int size, int device)
 {
     ENTERED;
-    snprintf(text, (size_t)size, "0000:%02x:00.0", 3 + visible()[(size_t)device]);
+    snprintf(text, (size_t)size, "0000:%02x:00.0",
+             (unsigned)(number("FAKE_BUS", 3) + visible()[(size_t)device]));
     return 0;
 }
 #ifdef FAKE_CUDA

@@ -1,7 +1,9 @@
 /* Stand-ins for librocm_smi64 and libnvidia-ml, in one file, as awkward as the real ones: what they do is
  * said in $FAKE_SMI, words of cards=N  hygon  init=STATUS  init_hang  hang=CARD.FIELD  abort=CARD.FIELD
- * status=CARD.FIELD.STATUS  garbage=CARD.FIELD  slow=MS with FIELD 0 to 5 as in enum monitor_field. Values
- * are (CARD + 1) times a number of the field. */
+ * status=CARD.FIELD.STATUS  value=CARD.FIELD.NUMBER  garbage=CARD.FIELD  slow=MS  instances=N  holds=BYTES
+ * (of process 88) with FIELD 0 to 14 as in enum monitor_field. Values are (CARD + 1) times a number of the
+ * field; those of health are of a card that is well. A card with value=CARD.13.1 is divided into N instances
+ * (2). */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +17,18 @@ int nvmlDeviceGetPciInfo_v3(void *, void *), nvmlDeviceGetMemoryInfo(void *, uns
 int nvmlDeviceGetTemperature(void *, int, unsigned *), nvmlDeviceGetPowerUsage(void *, unsigned *),
     nvmlDeviceGetComputeRunningProcesses_v3(void *, unsigned *, void *);
 const char *nvmlErrorString(int);
+int nvmlDeviceGetEccMode(void *, int *, int *),
+    nvmlDeviceGetTotalEccErrors(void *, int, int, unsigned long long *),
+    nvmlDeviceGetClockInfo(void *, int, unsigned *), nvmlDeviceGetMaxClockInfo(void *, int, unsigned *),
+    nvmlDeviceGetCurrentClocksThrottleReasons(void *, unsigned long long *),
+    nvmlDeviceGetPowerManagementLimit(void *, unsigned *),
+    nvmlDeviceGetPowerManagementDefaultLimit(void *, unsigned *),
+    nvmlDeviceGetMigMode(void *, unsigned *, unsigned *), nvmlDeviceGetMaxMigDeviceCount(void *, unsigned *),
+    nvmlDeviceGetMigDeviceHandleByIndex(void *, unsigned, void **),
+    nvmlDeviceGetUUID(void *, char *, unsigned);
+int rsmi_dev_ecc_enabled_get(uint32_t, uint64_t *), rsmi_dev_ecc_count_get(uint32_t, uint64_t, uint64_t[2]),
+    rsmi_dev_power_cap_get(uint32_t, uint32_t, uint64_t *),
+    rsmi_dev_power_cap_default_get(uint32_t, uint64_t *);
 int rsmi_init(uint64_t), rsmi_num_monitor_devices(uint32_t *), rsmi_dev_vendor_id_get(uint32_t, uint16_t *),
     rsmi_dev_pci_id_get(uint32_t, uint64_t *);
 int rsmi_dev_memory_usage_get(uint32_t, int, uint64_t *),
@@ -40,7 +54,9 @@ static int is(const char *key, int card, int field, int *status)
     char text[32];
     snprintf(text, sizeof text, "%s=%d.%d", key, card, field);
     const char *rest = word(text);
-    if (rest && status) *status = atoi(rest + 1);
+    if (rest && *rest >= '0' && *rest <= '9') rest = word(strcat(text, ".")); /* field 1, not 14 */
+    else if (rest) rest += *rest == '.';
+    if (rest && status) *status = atoi(rest);
     return rest != NULL;
 }
 
@@ -63,7 +79,9 @@ static int at(int card, int field, uint64_t *value)
         fprintf(stderr, "first line\nassertion of card %d failed \033[2J\n", card);
         abort();
     }
+    int number = 0;
     is("status", card, field, &status);
+    if (is("value", card, field, &number)) *value = (uint64_t)number;
     if (is("garbage", card, field, NULL)) *value = UINT64_MAX;
     return status;
 }
@@ -83,7 +101,12 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **handle)
     return 0;
 }
 
+enum { INSTANCE = 1000 }; /* handles of instances: 1000 + 10 CARD + NUMBER */
 static int index_of(void *handle) { return (int)(uintptr_t)handle - 1; }
+static int instance_of(void *handle)
+{
+    return (uintptr_t)handle < INSTANCE ? -1 : (int)(uintptr_t)handle % 10;
+}
 
 int nvmlDeviceGetName(void *handle, char *name, unsigned size)
 {
@@ -100,7 +123,11 @@ int nvmlDeviceGetPciInfo_v3(void *handle, void *info)
 
 int nvmlDeviceGetMemoryInfo(void *handle, unsigned long long memory[3])
 {
-    int card = index_of(handle);
+    int card = index_of(handle), instance = instance_of(handle);
+    if (instance >= 0) {
+        memory[0] = 10000000000ull * (unsigned)(instance + 1), memory[2] = 1000000000, memory[1] = 0;
+        return 0;
+    }
     uint64_t used = 10000000000ull * (unsigned)(card + 1);
     int status = at(card, 0, &used);
     memory[0] = 150000000000ull, memory[1] = memory[0] - used, memory[2] = used;
@@ -138,13 +165,101 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *n, void *lis
         unsigned long long used;
         unsigned a, b;
     } *p = list;
-    int status = at(index_of(handle), 5, &(uint64_t){0});
+    int status = instance_of(handle) >= 0 ? 0 : at(index_of(handle), 5, &(uint64_t){0});
     if (*n < 3) return 7;
     *n = 3;
     p[0].pid = 77, p[0].used = 1000;
-    p[1].pid = 88, p[1].used = 5000;
+    p[1].pid = 88, p[1].used = word("holds=") ? (unsigned long long)atoll(word("holds=")) : 5000;
     p[2].pid = 77, p[2].used = ~0ull;
     return status;
+}
+
+/* ---- health ---- */
+
+static int small(void *handle, int field, unsigned usual, unsigned *value)
+{
+    uint64_t found = usual;
+    int status = at(index_of(handle), field, &found);
+    *value = (unsigned)found;
+    return status;
+}
+int nvmlDeviceGetEccMode(void *handle, int *now, int *next)
+{
+    *next = 1;
+    return small(handle, 6, 1, (unsigned *)now);
+}
+int nvmlDeviceGetTotalEccErrors(void *handle, int kind, int counter, unsigned long long *count)
+{
+    unsigned found = 0;
+    int status = kind == 1 && counter == 0 ? small(handle, 7, 0, &found) : 2;
+    *count = found;
+    return status;
+}
+int nvmlDeviceGetClockInfo(void *handle, int clock, unsigned *mhz)
+{
+    return clock == 1 ? small(handle, 8, 1980, mhz) : 2;
+}
+int nvmlDeviceGetMaxClockInfo(void *handle, int clock, unsigned *mhz)
+{
+    return clock == 1 ? small(handle, 9, 1980, mhz) : 2;
+}
+int nvmlDeviceGetCurrentClocksThrottleReasons(void *handle, unsigned long long *reasons)
+{
+    unsigned found = 1; /* idle */
+    int status = small(handle, 10, 1, &found);
+    *reasons = found;
+    return status;
+}
+int nvmlDeviceGetPowerManagementLimit(void *handle, unsigned *milliwatt)
+{
+    return small(handle, 11, 700000, milliwatt);
+}
+int nvmlDeviceGetPowerManagementDefaultLimit(void *handle, unsigned *milliwatt)
+{
+    return small(handle, 12, 700000, milliwatt);
+}
+int nvmlDeviceGetMigMode(void *handle, unsigned *now, unsigned *next)
+{
+    *next = 0;
+    return small(handle, 13, 0, now);
+}
+int nvmlDeviceGetMaxMigDeviceCount(void *handle, unsigned *count)
+{
+    *count = 7;
+    return handle == NULL;
+}
+int nvmlDeviceGetMigDeviceHandleByIndex(void *handle, unsigned i, void **instance)
+{
+    const char *n = word("instances=");
+    *instance = (void *)(uintptr_t)(INSTANCE + 10 * index_of(handle) + (int)i);
+    return i < (unsigned)(n ? atoi(n) : 2) ? 0 : 6;
+}
+int nvmlDeviceGetUUID(void *handle, char *uuid, unsigned size)
+{
+    int i = instance_of(handle), card = ((int)(uintptr_t)handle - INSTANCE) / 10;
+    snprintf(uuid, size, i < 0 ? "GPU-%d" : "MIG-c7384736-%d-%d", i < 0 ? index_of(handle) : card, i);
+    return 0;
+}
+
+int rsmi_dev_ecc_enabled_get(uint32_t i, uint64_t *blocks)
+{
+    *blocks = 5;
+    return at((int)i - 1, 6, blocks);
+}
+int rsmi_dev_ecc_count_get(uint32_t i, uint64_t block, uint64_t errors[2])
+{
+    errors[0] = 9, errors[1] = 0;
+    return block == 1 ? at((int)i - 1, 7, &errors[1]) : 2;
+}
+int rsmi_dev_power_cap_get(uint32_t i, uint32_t sensor, uint64_t *microwatt)
+{
+    *microwatt = 350000000;
+    return sensor ? 2 : at((int)i - 1, 11, microwatt);
+}
+int rsmi_dev_power_cap_default_get(uint32_t i, uint64_t *microwatt)
+{
+    *microwatt = 350000000;
+    return at((int)i - 1, 12, microwatt);
 }
 
 int rsmi_init(uint64_t flags) { return flags == 1 ? init() : 1; }

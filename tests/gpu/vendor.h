@@ -26,7 +26,9 @@ template <class Theirs, class Ours> constexpr bool same_value()
     using pointed = std::remove_pointer_t<T>;
     using our_pointed = std::remove_pointer_t<O>;
     if constexpr (std::is_same_v<T, O> || is_alike<T, O>::value) return true;
-    else if constexpr (std::is_enum_v<T>) return std::is_same_v<O, int> && sizeof(T) == sizeof(int);
+    else if constexpr (std::is_enum_v<T>)
+        return (std::is_same_v<O, int> && sizeof(T) == sizeof(int)) ||
+               (std::is_same_v<O, uint64_t> && sizeof(T) == sizeof(uint64_t));
     else if constexpr (std::is_pointer_v<O> && std::is_void_v<our_pointed>)
         return is_handle<T>::value ||
                (std::is_pointer_v<T> && (std::is_class_v<pointed> || std::is_void_v<pointed>));

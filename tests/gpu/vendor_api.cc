@@ -126,6 +126,11 @@ static_assert(offsetof(hipblasLtMatmulHeuristicResult_t, algo) == 0, "the algori
 
 #elif defined(VENDOR_RSMI)
 #include <rocm_smi/rocm_smi.h>
+ALIKE(rsmi_error_count_t, rsmi_errors)
+static_assert(sizeof(rsmi_error_count_t) <= sizeof(rsmi_errors), "errors have no room");
+static_assert(offsetof(rsmi_error_count_t, uncorrectable_err) == offsetof(rsmi_errors, uncorrected),
+              "errors");
+SAME_NUMBER(RSMI_GPU_BLOCK_UMC, RSMI_UMC)
 #define ENTRY(name, required, arguments) SAME_CALL(name, int(*) arguments)
 RSMI_ENTRIES(ENTRY)
 #ifdef RSMI_NEWER
@@ -164,6 +169,16 @@ static_assert(sizeof(nvmlProcessInfo_v2_t) == sizeof(nvml_process), "process");
 static_assert(offsetof(nvmlProcessInfo_v2_t, pid) == offsetof(nvml_process, pid), "process");
 static_assert(offsetof(nvmlProcessInfo_v2_t, usedGpuMemory) == offsetof(nvml_process, used), "process");
 SAME_NUMBER(NVML_TEMPERATURE_GPU, NVML_CELSIUS_OF_GPU)
+SAME_NUMBER(NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_UNCORRECTED)
+SAME_NUMBER(NVML_VOLATILE_ECC, NVML_SINCE_LOADED)
+SAME_NUMBER(NVML_CLOCK_SM, NVML_MULTIPROCESSORS)
+SAME_NUMBER(nvmlClocksThrottleReasonApplicationsClocksSetting, NVML_APPLICATION_CLOCKS)
+SAME_NUMBER(nvmlClocksThrottleReasonSwPowerCap, ::NVML_SW_POWER_CAP)
+SAME_NUMBER(nvmlClocksThrottleReasonHwSlowdown, NVML_HW_SLOWDOWN)
+SAME_NUMBER(nvmlClocksThrottleReasonSwThermalSlowdown, NVML_SW_THERMAL)
+SAME_NUMBER(nvmlClocksThrottleReasonHwThermalSlowdown, NVML_HW_THERMAL)
+SAME_NUMBER(nvmlClocksThrottleReasonHwPowerBrakeSlowdown, NVML_HW_POWER_BRAKE)
+SAME_NUMBER(NVML_ERROR_UNKNOWN, NVML_UNKNOWN)
 SAME_NUMBER(NVML_ERROR_NOT_SUPPORTED, NVML_NOT_SUPPORTED)
 SAME_NUMBER(NVML_ERROR_NO_PERMISSION, NVML_NO_PERMISSION)
 SAME_NUMBER(NVML_ERROR_NOT_FOUND, NVML_NOT_FOUND)

@@ -17,7 +17,7 @@ core/run      core/base core/config core/device core/weights
 core/monitor  core/base
 core/train    core/base core/config core/data core/device core/comm core/nn core/run core/weights meopt.h
 core/compare  core/base core/config core/device core/run
-core/doctor   core/base core/device kernels meopt.h
+core/doctor   core/base core/device core/monitor kernels meopt.h
 kernels       core/base/cpu.h
 fetch         core/base core/config/hub_name.h
 meopt.h

@@ -51,6 +51,74 @@ static void libraries_are_read_through_the_helper(void **state)
     }
 }
 
+static struct monitor_snapshot health_of(const char *provider, const char *faults)
+{
+    struct error err;
+    struct monitor *m;
+    struct monitor_snapshot s;
+    assert_int_equal(setenv("FAKE_SMI", faults, 1), 0);
+    assert_int_equal(monitor_open(&m,
+                                  &(struct monitor_options){.provider = provider,
+                                                            .root = root,
+                                                            .rsmi_library = FAKE_SMI,
+                                                            .nvml_library = FAKE_SMI,
+                                                            .health = true},
+                                  &err),
+                     0);
+    monitor_sample(m);
+    monitor_read(m, &s);
+    monitor_close(m);
+    return s;
+}
+
+static void health_is_read_or_unknown(void **state)
+{
+    (void)state;
+    struct monitor_snapshot s = health_of("nvml", "value=0.7.3 value=0.10.104 value=0.11.400000 status=1.6.3 "
+                                                  "status=1.7.999 status=1.11.4 value=1.10.1");
+    assert_value(s.cards[0].ecc, 1);
+    assert_value(s.cards[0].ecc_errors, 3);
+    assert_value(s.cards[0].clock_mhz, 1980);
+    assert_value(s.cards[0].clock_most, 1980);
+    assert_value(s.cards[0].throttle, THROTTLE_HEAT | THROTTLE_HARDWARE); /* 0x68 */
+    assert_value(s.cards[0].cap_w, 400);
+    assert_value(s.cards[0].cap_default_w, 700);
+    assert_value(s.cards[0].mig, 0);
+    assert_value(s.cards[1].index, 1);
+    assert_value(s.cards[1].throttle, 0);
+    assert_true(s.cards[1].ecc.absent && !s.cards[1].ecc.valid);
+    assert_false(s.cards[1].ecc_errors.absent || s.cards[1].ecc_errors.valid); /* the call failed */
+    assert_false(s.cards[1].cap_w.absent || s.cards[1].cap_w.valid);           /* no permission */
+    s = health_of("rsmi", "value=1.7.2");
+    assert_value(s.cards[1].ecc, 1);
+    assert_value(s.cards[1].ecc_errors, 2);
+    assert_value(s.cards[1].cap_w, 350);
+    assert_value(s.cards[1].cap_default_w, 350);
+    assert_true(s.cards[1].throttle.absent);
+}
+
+/* The memory of a divided card is that of the instance that CUDA uses, as far as it is known which. */
+static void memory_of_a_divided_card_is_of_its_instance(void **state)
+{
+    (void)state;
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    struct monitor_snapshot s = health_of("nvml", "value=0.13.1 instances=1");
+    assert_value(s.cards[0].mem_total_bytes, 1e10);
+    assert_value(s.cards[0].mig, 1);
+    assert_value(s.cards[1].mem_total_bytes, 15e10);
+    s = health_of("nvml", "value=0.13.1 instances=3");
+    assert_true(!s.cards[0].mem_total_bytes.valid && s.cards[0].holder_count == 0);
+    assert_non_null(strstr(s.note, "CUDA_VISIBLE_DEVICES"));
+    setenv("CUDA_VISIBLE_DEVICES", "MIG-c7384736-0-2", 1);
+    s = health_of("nvml", "value=0.13.1 instances=3");
+    assert_value(s.cards[0].mem_total_bytes, 3e10);
+    assert_true(s.cards[0].holder_count > 0);
+    setenv("CUDA_VISIBLE_DEVICES", "MIG-another", 1);
+    s = health_of("nvml", "value=0.13.1 instances=1");
+    assert_false(s.cards[0].mem_total_bytes.valid);
+    unsetenv("CUDA_VISIBLE_DEVICES");
+}
+
 static void cards_of_hygon_have_names_and_are_measured(void **state)
 {
     (void)state;
@@ -247,6 +315,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(libraries_are_read_through_the_helper, setup, teardown),
         cmocka_unit_test_setup_teardown(cards_of_hygon_have_names_and_are_measured, setup, teardown),
+        cmocka_unit_test_setup_teardown(health_is_read_or_unknown, setup, teardown),
+        cmocka_unit_test_setup_teardown(memory_of_a_divided_card_is_of_its_instance, setup, teardown),
         cmocka_unit_test_setup_teardown(a_field_the_library_lacks_is_not_available, setup, teardown),
         cmocka_unit_test_setup_teardown(a_wedged_call_costs_its_field_only, setup, teardown),
         cmocka_unit_test_setup_teardown(a_reader_never_waits_for_a_wedged_call, setup, teardown),
