@@ -331,7 +331,7 @@ static int copy_checkpoint(const struct branch_point *p, const struct run *run, 
 /* A run_fill: copies everything that the branch needs, before the run gets its name. */
 static int copy_run(struct run *run, void *context, struct error *err)
 {
-    static const char *const whole[] = {"meta.json", "data.list", "plan.json"};
+    static const char *const whole[] = {"meta.json", "data.list", "plan.json", "gemm.json"};
     const struct branch_point *p = context;
     char text[300];
     int code = copy_lines(p, "metrics.jsonl", run->metrics, err);

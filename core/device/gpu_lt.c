@@ -4,60 +4,26 @@
  * so hipBLASLt is not used there (DTK). GEMMs with known results verify a library. Only the algorithm is kept
  * from the libraries' structures; both have it at the front of a result.
  *
- * The algorithm for a shape is the first one of the library's heuristic. It depends on shape, card and
- * library only, so equal runs use the same algorithm. cuBLASLt's split-k sums are restricted to an extra pass
- * with a fixed order. Column-major as in gpu_blas.c: operands are swapped, so that C's columns are the rows
- * to which the library adds the bias.
+ * The algorithm for a shape is the first one of the library's heuristic, or the run's choice
+ * (gemm_choices.h). The former depends on shape, card and library only, so equal runs use the same algorithm.
+ * Alignments above 16 bytes, which differ between layouts of memory, are not reported to the heuristic.
+ * cuBLASLt's split-k sums are restricted to an extra pass with a fixed order. Column-major as in gpu_blas.c:
+ * operands are swapped, so that C's columns are the rows to which the library adds the bias.
  */
-#include "core/device/gpu.h"
-#include "core/device/blas_api.h"
-#include "core/base/library.h"
+#include "core/device/gpu_lt.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_PLANS = 256, WORKSPACE_BYTES = 32 << 20, MOST_ALIGNED = 256 };
-
-static const struct numbers {
-    int compute_f32, f32, bf16, plain, transposed; /* types, operations */
-    int transpose_a, transpose_b, epilogue, bias;  /* attributes of a matmul */
-    int workspace, reduction,
-        alignment;     /* attributes of a preference, -1: none; alignment of A, B, C, D from here */
-    int driver;        /* minimum driver version */
-    const char *needs; /* the same in words */
-    const char *prefix;
-    enum library_id library;
-} vendor[DRIVER_KINDS] = {
+static const struct lt_numbers vendor[DRIVER_KINDS] = {
     {HIPBLASLT_COMPUTE_F32, HIPBLASLT_F32, HIPBLASLT_BF16, HIPBLASLT_PLAIN, HIPBLASLT_TRANSPOSED,
      HIPBLASLT_TRANSPOSE_A, HIPBLASLT_TRANSPOSE_B, HIPBLASLT_EPILOGUE, HIPBLASLT_BIAS, HIPBLASLT_WORKSPACE,
-     -1, -1, HIPBLASLT_VERSION, "HIP 6", "hipblasLt", LIBRARY_HIPBLASLT},
+     -1, -1, HIPBLASLT_VERSION, "HIP 6", "hipblasLt", LIBRARY_HIPBLASLT, 24, 56, 32},
     {CUBLAS_COMPUTE_F32, CUBLAS_F32, CUBLAS_BF16, CUBLASLT_PLAIN, CUBLASLT_TRANSPOSED, CUBLASLT_TRANSPOSE_A,
      CUBLASLT_TRANSPOSE_B, CUBLASLT_EPILOGUE_OF, CUBLASLT_BIAS, CUBLASLT_WORKSPACE, CUBLASLT_REDUCTION,
-     CUBLASLT_ALIGNMENT, CUBLASLT_VERSION, "CUDA 11", "cublasLt", LIBRARY_CUBLASLT},
-};
-
-/* Inputs of the heuristic. */
-struct key {
-    int64_t m, n, k, lda, ldb, ldc;
-    uint32_t aligned[4]; /* a, b, c, bias: bytes */
-    uint8_t transpose_a, transpose_b, in16, out16, bias, unused[3];
-};
-struct plan {
-    struct key key;
-    bool usable;
-    void *description, *a, *b, *c; /* operands in the library's names */
-    _Alignas(16) unsigned char result[LT_RESULT_BYTES];
-};
-
-struct lt {
-    const struct numbers *is;
-    char path[4096];
-    void *handle, *workspace;
-    int count;
-    struct plan *plans;
-    struct lt_api call;
+     CUBLASLT_ALIGNMENT, CUBLASLT_VERSION, "CUDA 11", "cublasLt", LIBRARY_CUBLASLT, 64, 96, 72},
 };
 
 static const struct {
@@ -67,30 +33,31 @@ static const struct {
 #define ROW(member, name, arguments) {#name, offsetof(struct lt, call.member)},
     LT_ENTRIES(ROW)};
 
-static int choose(struct lt *lt, struct plan *p)
+int lt_heuristic(struct lt *lt, const struct lt_plan *p, int wanted, void *results, int *found)
 {
-    const struct numbers *is = lt->is;
+    const struct lt_numbers *is = lt->is;
     void *preference = NULL;
-    uint64_t workspace = WORKSPACE_BYTES;
+    uint64_t workspace = LT_WORKSPACE_BYTES;
     uint32_t reduction = LT_REDUCTION_IN_COMPUTE_TYPE;
     const uint32_t aligned[4] = {p->key.aligned[1], p->key.aligned[0], p->key.aligned[2], p->key.aligned[2]};
-    int found = 0, code = lt->call.preference_create(&preference);
+    int code = lt->call.preference_create(&preference);
+    *found = 0;
     if (!code) code = lt->call.preference_set(preference, is->workspace, &workspace, sizeof workspace);
     if (!code && is->reduction >= 0)
         code = lt->call.preference_set(preference, is->reduction, &reduction, sizeof reduction);
     for (int i = 0; i < 4 && !code && is->alignment >= 0; i++)
         code = lt->call.preference_set(preference, is->alignment + i, &aligned[i], sizeof aligned[i]);
     if (!code)
-        code = lt->call.heuristic(lt->handle, p->description, p->a, p->b, p->c, p->c, preference, 1,
-                                  p->result, &found);
+        code = lt->call.heuristic(lt->handle, p->description, p->a, p->b, p->c, p->c, preference, wanted,
+                                  results, found);
     if (preference) lt->call.preference_destroy(preference);
-    return code || found < 1;
+    return code;
 }
 
-static int describe(struct lt *lt, struct plan *p, const void *bias)
+static int describe(struct lt *lt, struct lt_plan *p, const void *bias)
 {
-    const struct numbers *is = lt->is;
-    const struct key *k = &p->key;
+    const struct lt_numbers *is = lt->is;
+    const struct gemm_key *k = &p->key;
     int in = k->in16 ? is->bf16 : is->f32, out = k->out16 ? is->bf16 : is->f32;
     int32_t first = k->transpose_b ? is->transposed : is->plain,
             second = k->transpose_a ? is->transposed : is->plain;
@@ -108,16 +75,18 @@ static int describe(struct lt *lt, struct plan *p, const void *bias)
         code =
             lt->call.layout_create(&p->b, in, k->transpose_a ? m : depth, k->transpose_a ? depth : m, k->lda);
     if (!code) code = lt->call.layout_create(&p->c, out, n, m, k->ldc);
-    return code ? code : choose(lt, p);
+    int found = 0;
+    if (!code) code = lt_heuristic(lt, p, 1, p->result, &found);
+    return code || found < 1;
 }
 
 /* Returns the matmul of that shape, created at its first use; NULL when there are too many. */
-static struct plan *find(struct lt *lt, const struct key *key, const void *bias)
+static struct lt_plan *find(struct lt *lt, const struct gemm_key *key, const void *bias)
 {
     for (int i = 0; i < lt->count; i++)
         if (memcmp(&lt->plans[i].key, key, sizeof *key) == 0) return &lt->plans[i];
-    if (lt->count == MAX_PLANS) return NULL;
-    struct plan *p = &lt->plans[lt->count++];
+    if (lt->count == LT_PLANS) return NULL;
+    struct lt_plan *p = &lt->plans[lt->count++];
     p->key = *key;
     p->usable = describe(lt, p, bias) == 0;
     return p;
@@ -127,7 +96,14 @@ static uint32_t alignment(const struct lt *lt, const void *p)
 {
     uintptr_t bits = (uintptr_t)p;
     uint32_t low = (uint32_t)(bits & (~bits + 1));
-    return lt->is->alignment < 0 || low == 0 || low > MOST_ALIGNED ? MOST_ALIGNED : low;
+    return lt->is->alignment < 0 || low == 0 || low > LT_ALIGNED ? LT_ALIGNED : low;
+}
+
+int lt_multiply(struct gpu *gpu, const struct lt_plan *p, const struct gemm *g, const void *result)
+{
+    struct lt *lt = gpu->lt;
+    return lt->call.multiply(lt->handle, p->description, &g->alpha, g->b, p->a, g->a, p->b, &g->beta, g->c,
+                             p->c, g->c, p->c, result, lt->workspace, LT_WORKSPACE_BYTES, gpu->stream);
 }
 
 bool lt_gemm(struct device *dev, const struct gemm *g)
@@ -142,20 +118,21 @@ bool lt_gemm(struct device *dev, const struct gemm *g)
         if (!bias) return true; /* counted on a dry card; else device_check reports it */
     }
     if (!lt) return false;
-    struct key key = {g->m,
-                      g->n,
-                      g->k,
-                      g->lda,
-                      g->ldb,
-                      g->ldc,
-                      {alignment(lt, g->a), alignment(lt, g->b), alignment(lt, g->c), alignment(lt, bias)},
-                      g->transpose_a,
-                      g->transpose_b,
-                      in16,
-                      out16,
-                      bias != NULL,
-                      {0, 0, 0}};
-    struct plan *p = find(lt, &key, bias);
+    struct gemm_key key = {
+        g->m,
+        g->n,
+        g->k,
+        g->lda,
+        g->ldb,
+        g->ldc,
+        {alignment(lt, g->a), alignment(lt, g->b), alignment(lt, g->c), alignment(lt, bias)},
+        g->transpose_a,
+        g->transpose_b,
+        in16,
+        out16,
+        bias != NULL,
+        {0, 0, 0}};
+    struct lt_plan *p = find(lt, &key, bias);
     if (!p || !p->usable) return false;
     if (bias && out16) {
         const float *from = g->bias;
@@ -163,10 +140,8 @@ bool lt_gemm(struct device *dev, const struct gemm *g)
         gpu_launch(dev, "cast_f32_bf16", gpu_blocks(dev, n), 1, (void *[]){&from, &bias, &n});
     }
     int code = bias ? lt->call.gemm_isa(p->description, lt->is->bias, &bias, sizeof bias) : 0;
-    if (!code)
-        code =
-            lt->call.multiply(lt->handle, p->description, &g->alpha, g->b, p->a, g->a, p->b, &g->beta, g->c,
-                              p->c, g->c, p->c, p->result, lt->workspace, WORKSPACE_BYTES, gpu->stream);
+    if (!code) lt_prepare(dev, p, g);
+    if (!code) code = lt_multiply(gpu, p, g, p->result);
     p->usable = code == 0;
     return p->usable || gpu_refused(dev, g, lt->path, code);
 }
@@ -237,7 +212,7 @@ static bool probe(struct device *dev, bool second)
  * reason. */
 static void *library_of(const struct driver *driver, struct library *library)
 {
-    const struct numbers *is = &vendor[driver->kind];
+    const struct lt_numbers *is = &vendor[driver->kind];
     char text[64];
     int version = 0;
     if (driver->version(&version) == 0 && version >= is->driver) return library_open(is->library, library);
@@ -249,7 +224,7 @@ static void *library_of(const struct driver *driver, struct library *library)
 static void *workspace_of(struct device *dev)
 {
     struct error ignored;
-    return device_alloc(dev, MEMORY_WORKSPACE, WORKSPACE_BYTES, "GEMM scratch", &ignored);
+    return device_alloc(dev, MEMORY_WORKSPACE, LT_WORKSPACE_BYTES, "GEMM scratch", &ignored);
 }
 
 void lt_count(struct device *dev, const struct driver *driver)
@@ -259,10 +234,27 @@ void lt_count(struct device *dev, const struct driver *driver)
     if (gpu_of(dev)->lt_planned) workspace_of(dev);
 }
 
+/* cuBLASLt and hipBLASLt report their versions by calls of different types. */
+static void read_version(struct lt *lt, void *library, enum driver_kind kind)
+{
+    union {
+        void *symbol;
+        size_t (*cuda)(void);
+        int (*hip)(void *handle, int *version);
+    } get;
+    char name[64];
+    int number = 0;
+    snprintf(name, sizeof name, "%sGetVersion", lt->is->prefix);
+    get.symbol = dlsym(library, name);
+    if (get.symbol && kind == DRIVER_CUDA) number = (int)get.cuda();
+    else if (get.symbol && get.hip(lt->handle, &number)) number = 0;
+    snprintf(lt->version, sizeof lt->version, "%s %d", lt->is->prefix, number);
+}
+
 struct lt *lt_open(struct device *dev)
 {
     struct gpu *gpu = gpu_of(dev);
-    const struct numbers *is = &vendor[gpu->driver.kind];
+    const struct lt_numbers *is = &vendor[gpu->driver.kind];
     char name[64];
     struct library library;
     gpu->lt_why[0] = 0;
@@ -271,7 +263,7 @@ struct lt *lt_open(struct device *dev)
         return NULL;
     }
     struct lt *lt = calloc(1, sizeof *lt);
-    struct plan *plans = calloc(MAX_PLANS, sizeof *plans);
+    struct lt_plan *plans = calloc(LT_PLANS, sizeof *plans);
     if (!lt || !plans) {
         free(lt);
         free(plans);
@@ -288,6 +280,7 @@ struct lt *lt_open(struct device *dev)
         memcpy((char *)lt + entries[i].at, &p, sizeof p);
     }
     whole = whole && lt->call.create(&lt->handle) == 0;
+    if (whole) read_version(lt, library.handle, gpu->driver.kind);
     if (whole) lt->workspace = workspace_of(dev);
     gpu->lt = lt; /* for the probes */
     if (whole && lt->workspace && probe(dev, false) && probe(dev, true)) return lt;
@@ -303,7 +296,7 @@ void lt_close(struct lt *lt)
 {
     if (!lt) return;
     for (int i = 0; i < lt->count; i++) {
-        struct plan *p = &lt->plans[i];
+        struct lt_plan *p = &lt->plans[i];
         void *const layouts[] = {p->a, p->b, p->c};
         for (int k = 0; k < 3; k++)
             if (layouts[k]) lt->call.layout_destroy(layouts[k]);
@@ -311,6 +304,8 @@ void lt_close(struct lt *lt)
     }
     if (lt->handle) lt->call.destroy(lt->handle);
     free(lt->plans);
+    free(lt->found);
+    free(lt->used);
     free(lt);
 }
 

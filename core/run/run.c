@@ -315,8 +315,8 @@ static int append(const struct run *run, int fd, const char *name, const char *t
  * */
 static bool is_side_file(const char *name)
 {
-    static const char *const replaced[] = {"config.yaml", "meta.json",  "plan.json",
-                                           "data.list",   "state.json", "live.json"};
+    static const char *const replaced[] = {"config.yaml", "meta.json", "plan.json", "data.list",
+                                           "state.json",  "live.json", "gemm.json"};
     size_t n = strlen(name);
     if (n < 9 || name[0] != '.' || name[n - 7] != '.') return false;
     for (size_t i = 0; i < sizeof replaced / sizeof *replaced; i++)

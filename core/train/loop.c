@@ -370,6 +370,7 @@ static int run_steps(struct train_loop *w, struct error *err)
         if (!code) code = handle_requests(w, err);
         if (code || w->stop) break;
         code = run_step(w, err);
+        if (!code) code = loop_gemms_stepped(w, err);
         if (!code) code = loop_evaluate(w, err);
         if (!code) code = report_step(w, err);
         due = save_due(w) || w->candidate.step == w->p.step;
@@ -477,6 +478,7 @@ static int start_and_train(struct train_loop *w, bool resumed, json_t *identity,
     int code = report_start(w, resumed, identity, changed, err);
     if (!code) code = data_start(w->feed.data, w->from, err);
     if (!code) code = save_reserve(&w->reservation, trainer_save_bytes(w->t), err);
+    if (!code) code = loop_gemms_begin(w, err);
     w->saved_at = clock_seconds();
     if (!code) code = train(w, err);
     save_release(&w->reservation);
@@ -528,6 +530,7 @@ int train_loop(struct run *run, struct config *c, struct train_resume how, int64
     size_t available = exhausted_bytes(&w, device, code);
     json_decref(identity);
     json_decref(changed);
+    free(w.gemms);
     train_close_validation(&w.feed.validation);
     data_close(w.feed.data);
     trainer_close(w.t);

@@ -2,6 +2,7 @@
 #ifndef MEOPT_TRAIN_LOOP_INTERNAL_H
 #define MEOPT_TRAIN_LOOP_INTERNAL_H
 
+#include "core/device/gemm_choices.h"
 #include "core/run/checkpoint.h"
 #include "core/train/advice.h"
 #include "core/train/experiment.h"
@@ -41,6 +42,8 @@ struct train_loop {
     double peak_flops;       /* of all ranks (device.h); 0: unknown */
     bool stop, save, change; /* agreed by all ranks for this step */
     struct save_reservation reservation;
+    struct gemm_choices *gemms;             /* used after the first step; NULL: none */
+    bool try_gemms;                         /* rank 0 tries algorithms in the first step */
     struct checkpoint_best best, candidate; /* the best checkpoint; a better evaluation, until it is saved */
 };
 
@@ -50,6 +53,12 @@ static inline void enter_phase(const struct train_listener *listener, enum train
 {
     if (listener->phase) listener->phase(listener->context, phase);
 }
+
+/* Algorithms of GEMMs (gemm_choices.h): those of gemm.json are used from the start of a resume, or, before
+ * the run's first step, after it. Without that file, or on another card or library, rank 0 tries them in the
+ * first step, and all ranks use its choices from then on. Collective calls. */
+int loop_gemms_begin(struct train_loop *w, struct error *err);
+int loop_gemms_stepped(struct train_loop *w, struct error *err);
 
 /* Evaluates on data.val after a step at which it is due (train.eval_every, and the last one): sets
  * w->p.evaluation, and w->candidate if the result is better than the best. Collective call. */

@@ -20,6 +20,7 @@ test optim_card 90
 test optim_offload 60
 test optim_streams 60
 test lm_loss 60
+test gemm_trials 30
 test towers 90
 test tower_slots 90
 test streamed 90

@@ -2,9 +2,13 @@
  * emulated card's memory. Strict where the real ones are: attributes have one size, layouts fit the product,
  * pointers are as aligned as was promised, bias has the type of the result. It has no algorithm for some
  * depths, so that the next library is asked. FAKE_LT_WRONG: a library that takes the numbers of another
- * release, as far as one can see: its results are wrong; "large": those of more than 4096 elements alone. */
+ * release, as far as one can see: its results are wrong; "large": those of more than 4096 elements alone.
+ * FAKE_LT_ALGORITHMS: number of algorithms (1). Odd ones sum from the end, and all but FAKE_LT_FAST (0) take
+ * FAKE_LT_SLOW microseconds (0); FAKE_LT_BAD is the number of one whose sums are wrong. FAKE_LT_VERSION
+ * (1). */
 #include <stddef.h>
 #include <stdint.h>
+#include <unistd.h>
 
 #ifdef FAKE_CUDA
 #define ENTRY(name) cublasLt##name
@@ -17,7 +21,8 @@ enum {
     EPILOGUE = 7,
     BIAS = 8,
     REDUCTION = 3,
-    ALIGNED = 5
+    ALIGNED = 5,
+    ALGORITHM_BYTES = 64
 };
 static const char driver_variable[] = "MEOPT_CUDA_LIBRARY", driver_sync[] = "cuStreamSynchronize";
 #else
@@ -31,7 +36,8 @@ enum {
     EPILOGUE = 2,
     BIAS = 3,
     REDUCTION = -9,
-    ALIGNED = -9
+    ALIGNED = -9,
+    ALGORITHM_BYTES = 24
 };
 static const char driver_variable[] = "MEOPT_HIP_LIBRARY", driver_sync[] = "hipStreamSynchronize";
 #endif
@@ -52,11 +58,20 @@ struct preference {
     uint64_t workspace;
     uint32_t reduction, aligned[4];
 };
-struct result {
-    uint32_t mark, aligned[4];
+struct result { /* as large as the library's own, with the algorithm at the front */
+    uint32_t mark, number, aligned[4];
+    char rest[ALGORITHM_BYTES - 24];
     uint64_t workspace;
+    int state;
+    float waves;
+    int reserved[4];
 };
 
+#ifdef FAKE_CUDA
+size_t ENTRY(GetVersion)(void);
+#else
+int ENTRY(GetVersion)(void *handle, int *version);
+#endif
 int ENTRY(Create)(void **handle);
 int ENTRY(Destroy)(void *handle);
 int ENTRY(MatmulDescCreate)(struct product **p, int compute, int scale);
@@ -74,6 +89,22 @@ int ENTRY(Matmul)(void *handle, struct product *p, const float *alpha, const voi
                   const void *b, struct layout *lb, const float *beta, const void *c, struct layout *lc,
                   void *d, struct layout *ld, const struct result *r, void *workspace, size_t workspace_bytes,
                   void *stream);
+
+static long setting(const char *name, long usual)
+{
+    const char *text = getenv(name);
+    return text ? atol(text) : usual;
+}
+
+#ifdef FAKE_CUDA
+size_t ENTRY(GetVersion)(void) { return (size_t)setting("FAKE_LT_VERSION", 1); }
+#else
+int ENTRY(GetVersion)(void *handle, int *version)
+{
+    *version = (int)setting("FAKE_LT_VERSION", 1);
+    return handle == 0;
+}
+#endif
 
 int ENTRY(Create)(void **handle)
 {
@@ -162,12 +193,13 @@ int ENTRY(MatmulAlgoGetHeuristic)(void *handle, struct product *p, struct layout
 {
     uint64_t size[3];
     *found = 0;
-    if (!handle || wanted != 1 || c != d || !fits(p, a, b, c, size) || (p->epilogue == 4) != (p->bias != 0))
+    if (!handle || wanted < 1 || c != d || !fits(p, a, b, c, size) || (p->epilogue == 4) != (p->bias != 0))
         return INVALID;
     if (size[2] % 7 == 3) return NOT_SUPPORTED;
-    *r = (struct result){.mark = MARK, .workspace = preference->workspace};
-    memcpy(r->aligned, preference->aligned, sizeof r->aligned);
-    *found = 1;
+    for (int i = 0; i < wanted && i < (int)setting("FAKE_LT_ALGORITHMS", 1); i++, (*found)++) {
+        r[i] = (struct result){.mark = MARK, .number = (uint32_t)i, .workspace = preference->workspace};
+        memcpy(r[i].aligned, preference->aligned, sizeof r[i].aligned);
+    }
     return 0;
 }
 
@@ -184,12 +216,15 @@ int ENTRY(Matmul)(void *handle, struct product *p, const float *alpha, const voi
     for (int i = 0; i < 4 && ALIGNED > 0; i++)
         if ((uintptr_t)pointers[i] % r->aligned[i]) return INVALID;
     wait_for(stream);
+    if (r->number != (uint32_t)setting("FAKE_LT_FAST", 0)) usleep((unsigned)setting("FAKE_LT_SLOW", 0));
     for (int64_t j = 0; j < (int64_t)size[1]; j++)
         for (int64_t i = 0; i < (int64_t)size[0]; i++) {
-            float sum = 0;
-            for (int64_t l = 0; l < (int64_t)size[2]; l++)
+            float sum = r->number == (uint32_t)setting("FAKE_LT_BAD", -1) ? 1 : 0;
+            for (int64_t step = 0; step < (int64_t)size[2]; step++) {
+                int64_t l = r->number % 2 ? (int64_t)size[2] - 1 - step : step;
                 sum += load(a, la->type, p->op_a == TRANSPOSED ? i * la->ld + l : l * la->ld + i) *
                        load(b, lb->type, p->op_b == TRANSPOSED ? l * lb->ld + j : j * lb->ld + l);
+            }
             int64_t at = j * lc->ld + i;
             const char *wrong = getenv("FAKE_LT_WRONG");
             if (wrong && (strcmp(wrong, "large") != 0 || size[0] * size[1] > 4096)) sum += 1;

@@ -91,6 +91,10 @@ SAME_NUMBER(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, CUBLASLT_ALIGNMENT + 3)
 SAME_NUMBER(CUBLASLT_EPILOGUE_DEFAULT, LT_EPILOGUE_NONE)
 SAME_NUMBER(::CUBLASLT_EPILOGUE_BIAS, LT_EPILOGUE_BIAS)
 SAME_NUMBER(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, LT_REDUCTION_IN_COMPUTE_TYPE)
+SAME_CALL(cublasLtGetVersion, size_t (*)(void))
+static_assert(sizeof(cublasLtMatmulAlgo_t) == 64 && sizeof(cublasLtMatmulHeuristicResult_t) == 96 &&
+                  offsetof(cublasLtMatmulHeuristicResult_t, state) == 72,
+              "results have another layout than gpu_lt.c has");
 static_assert(sizeof(cublasLtMatmulHeuristicResult_t) <= LT_RESULT_BYTES, "a result has no room");
 static_assert(offsetof(cublasLtMatmulHeuristicResult_t, algo) == 0, "the algorithm is not at the front");
 
@@ -121,6 +125,10 @@ SAME_NUMBER(HIPBLASLT_MATMUL_DESC_BIAS_POINTER, HIPBLASLT_BIAS)
 SAME_NUMBER(HIPBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, HIPBLASLT_WORKSPACE)
 SAME_NUMBER(HIPBLASLT_EPILOGUE_DEFAULT, LT_EPILOGUE_NONE)
 SAME_NUMBER(::HIPBLASLT_EPILOGUE_BIAS, LT_EPILOGUE_BIAS)
+SAME_CALL(hipblasLtGetVersion, int (*)(void *, int *))
+static_assert(sizeof(hipblasLtMatmulAlgo_t) == 24 && sizeof(hipblasLtMatmulHeuristicResult_t) == 56 &&
+                  offsetof(hipblasLtMatmulHeuristicResult_t, state) == 32,
+              "results have another layout than gpu_lt.c has");
 static_assert(sizeof(hipblasLtMatmulHeuristicResult_t) <= LT_RESULT_BYTES, "a result has no room");
 static_assert(offsetof(hipblasLtMatmulHeuristicResult_t, algo) == 0, "the algorithm is not at the front");
 
