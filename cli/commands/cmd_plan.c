@@ -93,6 +93,33 @@ static int measure_gemm(struct plan_report *r, struct error *err)
     return 0;
 }
 
+struct prediction {
+    struct plan_report *report;
+    struct error err;
+    int code;
+};
+
+static void count_step(void *context, const struct trainer *t)
+{
+    struct prediction *p = context;
+    if (t->student) p->code = plan_count_operations(t, &p->report->count, &p->err);
+}
+
+/* Predicts the time of a step on the card of --card. */
+static int predict_step(struct plan_report *r, const struct comm_options *ranks, const char *card,
+                        struct error *err)
+{
+    struct prediction p = {.report = r};
+    struct plan plan;
+    r->predicts = true;
+    r->count.peaks = plan_card_peaks(card);
+    if (!(r->count.peaks.bytes_per_s > 0)) return 0;
+    int code = plan_make_inspect(&plan, r->config, ranks, count_step, &p, err);
+    if (!code && p.code) *err = p.err;
+    r->update_s = r->plan->update_bytes / r->count.peaks.bytes_per_s;
+    return code ? code : p.code;
+}
+
 /* Counts the images, or the samples of token files. */
 static int count_images(struct plan_report *r, struct error *err)
 {
@@ -272,6 +299,8 @@ static int compute_report(struct plan_report *r, struct memory_planner *p, struc
     r->ranks = ranks.size;
     compare_published(r, p);
     if ((code = find_memory_options(memory, r, p, args, err)) != 0) return code;
+    const char *card = argument_text(args, "card", NULL);
+    if (card && (code = predict_step(r, &ranks, card, err)) != 0) return code;
     if ((code = scaling_table_make(&r->scaling, args, p, r->ranks, r->gflops, err)) != 0) return code;
     r->advises = argument_flag(args, "advise");
     if (r->advises) scaling_advise(&r->advice, args, p, r->card.bytes, r->ranks, r->gflops);
@@ -335,7 +364,8 @@ static const struct option options[] = {
     {"card-memory", 0, OPTION_TEXT, "BYTES", NULL, 0, 0,
      "memory of the card, for example 64G (default: device.memory_limit, else the card's or machine's)"},
     {"card", 0, OPTION_TEXT, "NAME", NULL, 0, 0,
-     "memory of a card by its name, for example k100-ai; --card list prints all names"},
+     "plan for this card, for example k100-ai: its memory, and the time of a step at its peaks; --card list "
+     "prints all names"},
     {"explain", 0, OPTION_TEXT, "CLASS",
      "all|weights|gradients|optimizer|activations|teacher|workspace|comm|data", 0, 0,
      "list the tensors of this class of memory, each with the key that shrinks it and its cost"},

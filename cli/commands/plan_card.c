@@ -12,15 +12,37 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Nominal memory in GiB. A driver keeps some hundreds of MiB of it. */
+/* Nominal memory in GiB. A driver keeps some hundreds of MiB of it. device, units: as the driver reports
+ * them, for the published peaks (core/device/card_peak.c); NULL: none are known. */
 static const struct {
     const char *name;
     double gib;
-} cards[] = {{"k100-ai", 64},  {"k100", 64},    {"bw1000", 64},  {"z100l", 32},  {"z100-32g", 32},
-             {"z100-16g", 16}, {"bw1100", 144}, {"mi300x", 192}, {"mi250x", 64}, {"mi210", 64},
-             {"mi100", 32},    {"mi50", 32},    {"h200", 141},   {"h100", 80},   {"a100-80g", 80},
-             {"a100-40g", 40}, {"a800", 80},    {"l40s", 48},    {"a6000", 48},  {"v100-32g", 32},
-             {"v100-16g", 16}, {"rtx4090", 24}, {"rtx3090", 24}, {"t4", 16}};
+    const char *device;
+    int units;
+} cards[] = {{"k100-ai", 64, "K100_AI", 120},
+             {"k100", 64, NULL, 0},
+             {"bw1000", 64, NULL, 0},
+             {"z100l", 32, NULL, 0},
+             {"z100-32g", 32, NULL, 0},
+             {"z100-16g", 16, NULL, 0},
+             {"bw1100", 144, NULL, 0},
+             {"mi300x", 192, "MI300X", 304},
+             {"mi250x", 64, "MI250X", 110},
+             {"mi210", 64, "MI210", 104},
+             {"mi100", 32, NULL, 0},
+             {"mi50", 32, NULL, 0},
+             {"h200", 141, "H200", 132},
+             {"h100", 80, "H100 HBM3", 132},
+             {"a100-80g", 80, "A100 SXM4 80GB", 108},
+             {"a100-40g", 40, "A100", 108},
+             {"a800", 80, NULL, 0},
+             {"l40s", 48, "L40S", 142},
+             {"a6000", 48, "RTX A6000", 84},
+             {"v100-32g", 32, NULL, 0},
+             {"v100-16g", 16, NULL, 0},
+             {"rtx4090", 24, "RTX 4090", 128},
+             {"rtx3090", 24, "RTX 3090", 82},
+             {"t4", 16, NULL, 0}};
 enum { CARDS = sizeof cards / sizeof *cards };
 
 /* Compares names: "K100_AI" equals k100-ai. */
@@ -41,6 +63,14 @@ static const char *card_name(const void *table, int i)
 }
 
 const char *plan_card_name(int i) { return card_name(NULL, i); }
+
+struct card_peaks plan_card_peaks(const char *name)
+{
+    for (int i = 0; i < CARDS; i++)
+        if (same_name(name, cards[i].name) && cards[i].device)
+            return card_peaks(cards[i].device, cards[i].units);
+    return (struct card_peaks){0};
+}
 
 int plan_card_bytes(const char *name, size_t *bytes, struct error *err)
 {

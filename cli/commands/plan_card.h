@@ -4,12 +4,16 @@
 
 #include "cli/command.h"
 #include "core/config/config.h"
+#include "core/device/card_peak.h"
 
 /* Returns in *bytes the nominal memory of a card by its trade name. EXIT_USAGE with the known names for an
  * unknown one. */
 int plan_card_bytes(const char *name, size_t *bytes, struct error *err);
 /* Returns the i-th known name; NULL after the last. */
 const char *plan_card_name(int i);
+
+/* Returns the published peaks of a card by its trade name; 0: not known. */
+struct card_peaks plan_card_peaks(const char *name);
 
 /* The memory of one rank. */
 struct card {

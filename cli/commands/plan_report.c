@@ -139,6 +139,28 @@ static double rank_tokens_per_second(const struct plan_report *r)
     return step_s > 0 ? (double)(r->plan->batch * r->plan->student.context) / step_s : 0;
 }
 
+/* Returns the seconds of a step at the card's peaks; a stage of a pipeline also waits. */
+static double predicted_seconds(const struct plan_report *r)
+{
+    return (r->count.compute_s + r->count.memory_s) / (1 - r->plan->bubble) + r->update_s;
+}
+
+static void print_prediction(const struct plan_report *r)
+{
+    const struct op_count *c = &r->count;
+    if (!(c->peaks.bytes_per_s > 0)) {
+        print_line(FIELD, "expected no time of a step: the peaks of this card are not known");
+        return;
+    }
+    print_line(FIELD, "expected %.4g ms per step at least: compute %.4g, memory %.4g, update %.4g",
+               predicted_seconds(r) * 1e3, c->compute_s * 1e3, c->memory_s * 1e3, r->update_s * 1e3);
+    print_line(
+        FIELD,
+        "assumed  published peaks: %.4g TFLOP/s in bf16, %.4g in fp32, %.4g GB/s; each operation takes the "
+        "longer of both; transfers, launches and the host take no time",
+        c->peaks.flops / 1e12, c->peaks.flops_f32 / 1e12, c->peaks.bytes_per_s / 1e9);
+}
+
 static void print_time(const struct plan_report *r)
 {
     const struct plan *p = r->plan;
@@ -154,6 +176,7 @@ static void print_time(const struct plan_report *r)
     double tokens = rank_tokens_per_second(r);
     if (tokens > 0) printf(_("\nrate     %.4g tokens/s of one rank"), tokens);
     printf(_("\nupdate   %.2f GB of memory traffic per step\n"), p->update_bytes / 1e9);
+    if (r->predicts) print_prediction(r);
     print_offload_traffic(r);
     printf(_("network  %.1f MB sent by each of %d rank%s per step\n"), plan_sent_bytes(p, r->ranks) / 1e6,
            r->ranks, r->ranks == 1 ? "" : "s");
@@ -262,6 +285,16 @@ static void add_memory(json_t *root, const struct plan_report *r)
     json_object_set_new(root, "largest_micro_batch_images", count_json(r->largest_micro));
 }
 
+static json_t *prediction_json(const struct plan_report *r)
+{
+    const struct op_count *c = &r->count;
+    if (!r->predicts || !(c->peaks.bytes_per_s > 0)) return json_null();
+    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "step_s", predicted_seconds(r),
+                     "compute_s", c->compute_s, "memory_s", c->memory_s, "update_s", r->update_s, "flops",
+                     c->flops, "bytes", c->bytes, "peak_flops", c->peaks.flops, "peak_flops_f32",
+                     c->peaks.flops_f32, "peak_bytes_per_s", c->peaks.bytes_per_s);
+}
+
 static void add_time(json_t *root, const struct plan_report *r)
 {
     const struct plan *p = r->plan;
@@ -270,6 +303,7 @@ static void add_time(json_t *root, const struct plan_report *r)
                         r->gflops > 0 ? json_real(p->step_flops / (r->gflops * 1e9)) : json_null());
     if (p->student.context)
         json_object_set_new(root, "tokens_per_s", positive_json(rank_tokens_per_second(r)));
+    json_object_set_new(root, "predicted", prediction_json(r));
     json_object_set_new(root, "update_bytes", json_real(p->update_bytes));
     json_object_set_new(root, "streamed_bytes_per_step",
                         json_integer(p->streamed_teacher_bytes + p->streamed_student_bytes));

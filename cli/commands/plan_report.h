@@ -14,6 +14,9 @@ struct plan_report {
     const struct explanation *explanation; /* NULL without --what-if and --explain */
     const struct memory_option *chosen;    /* by train.memory; NULL: none */
     struct card card;                      /* bytes 0: unknown */
+    bool predicts;         /* --card: the next two rows are set, if the card's peaks are known */
+    struct op_count count; /* operations of a step */
+    double update_s;       /* the optimizer's update at the memory's bandwidth */
     int ranks;
     int64_t largest_micro;            /* images of the largest micro-batch that fits; -1: unknown */
     double gflops;                    /* speed of a rank; 0: unknown */

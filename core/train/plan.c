@@ -215,6 +215,19 @@ static int dry_step(struct trainer *t, struct error *err)
     return code ? code : device_check(dev, err);
 }
 
+int plan_count_operations(const struct trainer *t, struct op_count *count, struct error *err)
+{
+    double micro_batches = (double)step_micro_batches(t);
+    op_count_begin(count, t->device);
+    struct batch batch = step_batch(t, 0, t->micro);
+    int code = dry_step((struct trainer *)(uintptr_t)t, err); /* of a dry device: changes nothing */
+    if (!code && t->twice) code = tower_backward(t->student, &batch, t->dout, true, true, NULL, NULL, err);
+    op_count_end(count, t->device);
+    count->flops *= micro_batches, count->bytes *= micro_batches;
+    count->compute_s *= micro_batches, count->memory_s *= micro_batches;
+    return code;
+}
+
 /* Returns whether the keys alone determine the model shapes. */
 static bool model_shape_known(struct config *config)
 {

@@ -5,6 +5,7 @@
 
 #include "core/config/config.h"
 #include "core/comm/comm.h"
+#include "core/train/op_count.h"
 #include "core/nn/nn.h"
 
 struct trainer;
@@ -55,6 +56,10 @@ int plan_make_distributed(struct plan *plan, const struct config *config, const 
 typedef void plan_inspect(void *context, const struct trainer *trainer);
 int plan_make_inspect(struct plan *plan, const struct config *config, const struct comm_options *ranks,
                       plan_inspect *inspect, void *context, struct error *err);
+
+/* Counts the operations of one step of the planned trainer in `inspect` (with a student): all micro-batches,
+ * without the optimizer's update. count->peaks are set. */
+int plan_count_operations(const struct trainer *trainer, struct op_count *count, struct error *err);
 
 /* Plans 'meopt eval' on one rank: *peak_bytes. random: no checkpoint is read (plan.from_checkpoints). */
 int plan_evaluation(const struct config *config, bool random, size_t *peak_bytes, struct error *err);

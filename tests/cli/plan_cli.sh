@@ -48,6 +48,29 @@ expect 0 "$MEOPT" plan --card list
 grep -q '^k100-ai  *64 GiB$' out || fail "the list of cards"
 expect 0 "$MEOPT" plan --card list --json
 grep -q '"name": "h100"' out || fail "the list of cards as JSON"
+# The time of a step on a card by name: the operations of a dry step at the card's peaks, whose FLOPs are those of the formula.
+for keys in '' optim.clip_mode=exact 'train.recompute=block train.micro_batch=4'; do
+    expect 0 "$MEOPT" plan eva_clip.yaml --card h100 device.type=cuda --json $keys
+    [ "$keys" ] || cp out h100
+    check <<'END'
+p = j["predicted"]
+assert abs(p["flops"] / j["step_flops"] - 1) < 0.02, p
+assert abs(p["compute_s"] + p["memory_s"] + p["update_s"] - p["step_s"]) < 1e-9 and min(p.values()) > 0, p
+assert p["flops"] / p["peak_flops"] < p["step_s"] and p["bytes"] / p["peak_bytes_per_s"] < p["step_s"], p
+assert abs(p["update_s"] - j["update_bytes"] / p["peak_bytes_per_s"]) < 1e-9, p
+END
+done
+expect 0 "$MEOPT" plan eva_clip.yaml --card h200 device.type=cuda --json
+check <<'END'
+import json
+h100, h200 = json.load(open("h100"))["predicted"], j["predicted"] # of which only the memory is faster
+assert h200["peak_flops"] == h100["peak_flops"] and h200["bytes"] == h100["bytes"] and h200["flops"] == h100["flops"]
+assert h200["step_s"] < h100["step_s"] and h200["memory_s"] < h100["memory_s"], (h100, h200)
+END
+expect 0 "$MEOPT" plan eva_clip.yaml --card z100l device.type=hip --json
+json 'j["predicted"] is None' # no peaks are published
+expect 0 "$MEOPT" plan eva_clip.yaml --card-memory 64G --json
+json 'j["predicted"] is None'
 expect 2 "$MEOPT" plan
 # With train.memory the plan is that of the run: its peak is the chosen one, below the limit.
 expect 0 "$MEOPT" plan eva_clip.yaml --card-memory 64G --json train.memory=8GiB --explain all

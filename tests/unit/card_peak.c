@@ -22,6 +22,7 @@ static const struct {
              {"Tesla V100-SXM2-32GB", 80, 125},
              {"Tesla V100-PCIE-16GB", 80, 112},
              {"Tesla V100S-PCIE-32GB", 80, 130},
+             {"NVIDIA L40S", 142, 362.05},
              {"AMD Instinct MI210", 104, 181},
              {"AMD Instinct MI250X", 110, 191.5},
              {"AMD Instinct MI250X / MI250", 110, 191.5},
