@@ -121,14 +121,29 @@ const char *driver_remedy(const struct driver *d, int error, const char *otherwi
     return otherwise;
 }
 
+/* Reads the version of the toolkit that made an object: after its mark; of CUDA 12 and earlier, whose ELF
+ * header has the ABI 7, the header's version field (129: 12.9). */
+static bool toolkit_of(const char *text, const void *image, size_t bytes, int *major, int *minor)
+{
+    enum { OSABI = 7, ABI = 8, VERSION = 20, HEADER = 64, CUDA_OSABI = 0x33, CUDA_ABI = 7 };
+    const unsigned char *header = image;
+    if (text) return sscanf(text, "%d.%d", major, minor) == 2;
+    if (bytes < HEADER || memcmp(header, "\177ELF", 4) != 0 || header[OSABI] != CUDA_OSABI ||
+        header[ABI] != CUDA_ABI)
+        return false;
+    *major = header[VERSION] / 10, *minor = header[VERSION] % 10;
+    return true;
+}
+
 bool driver_too_old(const struct driver *d, const void *image, size_t bytes, char *text, size_t size)
 {
-    static const char mark[] = "Cuda compilation tools, release ";    /* of nvcc's, in every object */
+    static const char mark[] = "Cuda compilation tools, release ";    /* in every object of CUDA 13 */
     static const int needed[][2] = {{13, 580}, {12, 525}, {11, 450}}; /* CUDA's release notes, table 3 */
     int version = 0, major, minor, driver = 0;
     const char *found = memmem(image, bytes, mark, sizeof mark - 1);
-    if (d->kind != DRIVER_CUDA || !found || d->version(&version)) return false;
-    if (sscanf(found + sizeof mark - 1, "%d.%d", &major, &minor) != 2 || version / 1000 >= major)
+    if (d->kind != DRIVER_CUDA || d->version(&version) ||
+        !toolkit_of(found ? found + sizeof mark - 1 : NULL, image, bytes, &major, &minor) ||
+        version / 1000 >= major)
         return false;
     for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
         if (needed[i][0] == major) driver = needed[i][1];
@@ -140,7 +155,7 @@ bool driver_too_old(const struct driver *d, const void *image, size_t bytes, cha
         snprintf(
             text, size,
             _("update the driver to %d or later: the code objects are of CUDA %d.%d, this driver supports "
-              "%d.%d; or build MEOpt with that version's nvcc"),
+              "%d.%d; or build MEOpt with that version's nvcc or ptxas"),
             driver, major, minor, version / 1000, version % 1000 / 10);
     return true;
 }

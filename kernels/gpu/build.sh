@@ -1,6 +1,7 @@
 #!/bin/sh
 # Compile kernels/gpu/*.hip to one code object: build.sh ARCH OUTPUT. gfx... uses $HIPCC (hipcc), sm_... and compute_... (PTX, which
-# drivers compile for future cards) use $NVCC (nvcc). Also writes OUTPUT.report, the compiler's output, and OUTPUT.kernels: NAME, spilled,
+# drivers compile for future cards) use $NVCC (nvcc). With $PTXAS, that of an earlier CUDA makes sm_... of nvcc's PTX, so that earlier
+# drivers accept them. Also writes OUTPUT.report, the compiler's output, and OUTPUT.kernels: NAME, spilled,
 # shared bytes and registers, one line per kernel, if the compiler reports them. Warns if a kernel of the optimizer spills registers: these
 # kernels are limited by memory bandwidth. With MEOPT_WERROR set, that and every warning is an error.
 #   build.sh --accepts ARCH          only test whether the compiler supports the arch
@@ -15,16 +16,25 @@ trap 'rm -rf "$work"' EXIT
 export TMPDIR="$work" # hipcc leaves empty directories
 gfx_strict='' nv_strict=''
 if [ "${MEOPT_WERROR:-}" ]; then gfx_strict=-Werror nv_strict='-Werror all-warnings'; fi
+# PTX in $work/kernels.ptx, without the hash of the source's path that names of local variables contain. For $PTXAS, and for drivers of its
+# version, it declares an earlier PTX ISA: that of CUDA 12.0, or of 12.8 where the arch is as new. The kernels need no later one.
+ptx() { # ARCH SOURCE FLAG
+    # shellcheck disable=SC2086 # words of flags
+    "${NVCC:-nvcc}" -ptx "-arch=$1" -O3 -std=c++17 $nv_strict -x cu "-I$root" $3 "$2" -o "$work/text" || return
+    case $1 in compute_???*) isa=8.7 ;; *) isa=8.0 ;; esac
+    [ "${PTXAS:-}" ] || isa='\1'
+    sed -E "s/_INTERNAL_[0-9a-f]{8}_/_INTERNAL_00000000_/g; s/^\.version ([0-9.]+)/.version $isa/" "$work/text" >"$work/kernels.ptx"
+}
 compile() { # ARCH SOURCE OUTPUT [FLAG]
     # shellcheck disable=SC2086 # words of flags
     case $1 in
     gfx*) "${HIPCC:-hipcc}" --genco "--offload-arch=$1" -O3 -std=c++17 -Wall -Wextra $gfx_strict -fhip-fp32-correctly-rounded-divide-sqrt \
         -Rpass-analysis=kernel-resource-usage "-I$root" ${4:-} "$2" -o "$3" ;;
-    sm_*) "${NVCC:-nvcc}" -cubin "-arch=$1" -O3 -std=c++17 $nv_strict -Xptxas -v -x cu "-I$root" ${4:-} "$2" -o "$3" ;;
-    compute_*) # by way of its text: names of local variables contain a hash of the source's path
-        "${NVCC:-nvcc}" -ptx "-arch=$1" -O3 -std=c++17 $nv_strict -x cu "-I$root" ${4:-} "$2" -o "$work/text" || return
-        sed -E 's/_INTERNAL_[0-9a-f]{8}_/_INTERNAL_00000000_/g' "$work/text" >"$work/kernels.ptx"
-        (cd "$work" && "${NVCC:-nvcc}" -fatbin "-gencode=arch=$1,code=$1" kernels.ptx -o "$3") ;;
+    sm_*)
+        if [ "${PTXAS:-}" ]; then
+            ptx "compute_${1#sm_}" "$2" "${4:-}" && "$PTXAS" "-arch=$1" -v "$work/kernels.ptx" -o "$3"
+        else "${NVCC:-nvcc}" -cubin "-arch=$1" -O3 -std=c++17 $nv_strict -Xptxas -v -x cu "-I$root" ${4:-} "$2" -o "$3"; fi ;;
+    compute_*) ptx "$1" "$2" "${4:-}" && (cd "$work" && "${NVCC:-nvcc}" -fatbin "-gencode=arch=$1,code=$1" kernels.ptx -o "$3") ;;
     *) echo "build.sh: no compiler for $1: gfx..., sm_... or compute_..." >&2 && return 2 ;;
     esac
 }

@@ -76,6 +76,11 @@ for error in 200 209 218 222; do
     expect 6 'MEOPT_GPU_ARCHS=sm_90' FAKE_LOAD=$error FAKE_VERSION=13000 MEOPT_KERNELS="$dir/later"
 done
 expect 0 'sentinel' FAKE_VERSION=13000 MEOPT_KERNELS="$dir/later"
+# of CUDA 12 by the ELF header of its objects
+mkdir "$dir/twelve"
+{ printf '\177ELF\002\001\001\063\007\0\0\0\0\0\0\0\002\0\276\0\201\0\0\0' && printf '%64s' ''; } >"$dir/twelve/meopt-sm_90.co"
+expect 6 '\<525\>.* 12\.9.* 11\.8' FAKE_LOAD=218 FAKE_VERSION=11080 MEOPT_KERNELS="$dir/twelve"
+expect 6 'MEOPT_GPU_ARCHS=sm_90' FAKE_LOAD=218 FAKE_VERSION=12020 MEOPT_KERNELS="$dir/twelve"
 unset device
 # Without any driver auto is the processor, whatever it is called: the same answer as cpu.
 export MEOPT_HIP_LIBRARY=/nowhere.so MEOPT_CUDA_LIBRARY=/nowhere.so

@@ -52,6 +52,32 @@ grep -q gfx90a "$work/log" && grep -q 'kernels.hip:1:1: error' "$work/y.co.repor
 HIPCC=$work/hipcc MATRIX=1 sh "$build" gfx936 "$work/m.co" 2>"$work/log" || fail "an arch without matrix instructions is not built"
 grep -q 'gfx936.*matrix' "$work/log" && grep -q 'llvm.amdgcn.mfma' "$work/log" || fail "a build without matrix instructions is silent"
 
+# With a ptxas of an earlier CUDA, sm_... are made by it, of PTX that declares its version; other archs and builds are as before.
+cat >"$work/nvcc" <<'FAKE'
+#!/bin/sh
+case "$*" in *-cubin*) text=nvcc ;; *) text=$(printf '.version 9.0\n.target sm_80\n') ;; esac
+case "$*" in *-fatbin*) text=$(cat kernels.ptx) ;; esac
+while [ "$1" != -o ]; do shift; done
+echo "$text" >"$2"
+FAKE
+cat >"$work/ptxas" <<'FAKE'
+#!/bin/sh
+[ "$1 $2" = "-arch=$ARCH -v" ] || exit 3
+echo "ptxas info    : Compiling entry function 'optim_step_8bit' for '$ARCH'" >&2
+{ echo ptxas && cat "$3"; } >"$5"
+FAKE
+chmod +x "$work/nvcc" "$work/ptxas"
+export NVCC="$work/nvcc"
+for row in 'sm_80 8.0' 'sm_90 8.0' 'sm_100 8.7' 'sm_120 8.7'; do
+    arch=${row% *}
+    ARCH=$arch PTXAS=$work/ptxas sh "$build" "$arch" "$work/n.co" 2>"$work/log" || fail "$arch is not built with ptxas"
+    [ "$(head -n 2 "$work/n.co" | tr '\n' ' ')" = "ptxas .version ${row#* } " ] || fail "$arch: $(head -n 2 "$work/n.co")"
+done
+PTXAS=$work/ptxas sh "$build" compute_80 "$work/n.co" && grep -q '^\.version 8\.0$' "$work/n.co" || fail "PTX that its drivers do not read"
+sh "$build" compute_80 "$work/n.co" && grep -q '^\.version 9\.0$' "$work/n.co" || fail "PTX without ptxas is another one"
+sh "$build" sm_90 "$work/n.co" 2>"$work/log" && grep -q '^nvcc$' "$work/n.co" || fail "an object without ptxas is another one"
+unset NVCC
+
 # A code object is built again after an edit of any file that its sources include: ninja knows each of them as an input.
 if command -v ninja >/dev/null && command -v cmake >/dev/null; then
     cmake -S "$MEOPT_SOURCE" -B "$work/configured" -G Ninja -DMEOPT_HIPCC="$work/hipcc" -DMEOPT_GPU_ARCHS=gfx90a -DBUILD_TESTING=OFF \
