@@ -22,7 +22,19 @@ static const struct {
                 {"process_bytes", MONITOR_PROCESS},
                 {"busy_percent", MONITOR_BUSY},
                 {"temp_c", MONITOR_TEMP},
-                {"power_w", MONITOR_POWER}};
+                {"power_w", MONITOR_POWER},
+                {"clock_mhz", MONITOR_CLOCK},
+                {"ecc_uncorrected", MONITOR_ECC_ERRORS}};
+
+/* Returns the reasons why the clock is held down, or NULL for an unknown or too old reading. */
+static json_t *throttle_json(const struct monitor_value *v, bool with_age)
+{
+    if (!v->valid || (!with_age && v->age_s > OLD_SECONDS)) return with_age ? json_null() : NULL;
+    json_t *names = json_array();
+    for (int i = 0; i < THROTTLES; i++)
+        if ((int)v->value >> i & 1) json_array_append_new(names, json_string(monitor_throttle_names[i]));
+    return names;
+}
 
 static json_t *card_json(const struct monitor_card *c, int rank, bool with_age)
 {
@@ -36,6 +48,8 @@ static json_t *card_json(const struct monitor_card *c, int rank, bool with_age)
         else if (with_age) json_object_set_new(card, readings[i].key, json_null());
         if (m->valid && m->age_s > age) age = m->age_s;
     }
+    json_t *throttle = throttle_json(&c->throttle, with_age);
+    if (throttle) json_object_set_new(card, "throttle", throttle);
     if (!with_age) return card;
     json_object_set_new(card, "age_s", json_real(age));
     json_t *others = json_array();

@@ -81,18 +81,16 @@ static const struct reading {
     {MONITOR_MIG, "MIG", "mig", NULL, {N_("off"), N_("on")}},
 };
 
+/* In the order of the bits. */
 static const struct {
-    int bit;
-    const char *name, *text, *remedy;
+    const char *text, *remedy;
     bool slow; /* a fault, and no setting of an administrator */
-} throttles[] = {
-    {THROTTLE_CAP, "power_cap", N_("its power cap"), NULL, false},
-    {THROTTLE_HEAT, "heat", N_("its temperature"), N_("check the fans and the air flow of the machine"),
-     true},
-    {THROTTLE_HARDWARE, "hardware", N_("the board: its power supply, or its temperature"),
+} throttles[THROTTLES] = {
+    {N_("its power cap"), NULL, false},
+    {N_("its temperature"), N_("check the fans and the air flow of the machine"), true},
+    {N_("the board: its power supply, or its temperature"),
      N_("check the power cables and the power supply of the card; dmesg may have the reason"), true},
-    {THROTTLE_SETTING, "setting", N_("clocks set by an administrator"),
-     N_("nvidia-smi --reset-applications-clocks"), false},
+    {N_("clocks set by an administrator"), N_("nvidia-smi --reset-applications-clocks"), false},
 };
 
 /* Returns whether a reading failed, as opposed to one that the card does not have. */
@@ -133,11 +131,11 @@ static bool report_readings(struct work *w)
 static void report_throttling(struct work *w)
 {
     const struct monitor_card *c = &w->state.card;
-    for (size_t i = 0; c->throttle.valid && i < sizeof throttles / sizeof *throttles; i++) {
-        if (!((int)c->throttle.value & throttles[i].bit)) continue;
+    for (int i = 0; c->throttle.valid && i < THROTTLES; i++) {
+        if (!((int)c->throttle.value >> i & 1)) continue;
         struct line *l = work_add(w, "state", throttles[i].slow ? FINDING_WARNING : FINDING_OK,
                                   "the clock is held down by %s", _(throttles[i].text));
-        line_text(l, "throttle", throttles[i].name);
+        line_text(l, "throttle", monitor_throttle_names[i]);
         line_advise(l, throttles[i].slow ? N_("the card computes more slowly than it could") : NULL,
                     throttles[i].remedy);
     }

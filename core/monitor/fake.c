@@ -13,21 +13,21 @@
 #include <jansson.h>
 #include <string.h>
 
-static const char *const keys[MONITOR_FIELDS] = {"mem_used_bytes",
-                                                 "mem_total_bytes",
-                                                 "busy_percent",
-                                                 "temp_c",
-                                                 "power_w",
-                                                 "process_bytes",
-                                                 "ecc",
-                                                 "ecc_errors",
-                                                 "clock_mhz",
-                                                 "clock_max_mhz",
-                                                 "throttle",
-                                                 "power_cap_w",
-                                                 "power_cap_default_w",
-                                                 "mig",
-                                                 "index"};
+static const char *const keys[MONITOR_FIELDS] = {[MONITOR_MEM_USED] = "mem_used_bytes",
+                                                 [MONITOR_MEM_TOTAL] = "mem_total_bytes",
+                                                 [MONITOR_BUSY] = "busy_percent",
+                                                 [MONITOR_TEMP] = "temp_c",
+                                                 [MONITOR_POWER] = "power_w",
+                                                 [MONITOR_PROCESS] = "process_bytes",
+                                                 [MONITOR_ECC_ERRORS] = "ecc_uncorrected",
+                                                 [MONITOR_CLOCK] = "clock_mhz",
+                                                 [MONITOR_THROTTLE] = "throttle",
+                                                 [MONITOR_ECC] = "ecc",
+                                                 [MONITOR_CLOCK_MOST] = "clock_max_mhz",
+                                                 [MONITOR_CAP] = "power_cap_w",
+                                                 [MONITOR_CAP_DEFAULT] = "power_cap_default_w",
+                                                 [MONITOR_MIG] = "mig",
+                                                 [MONITOR_INDEX] = "index"};
 
 static void fake_value(struct monitor_value *v, const json_t *j)
 {

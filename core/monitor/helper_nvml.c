@@ -232,7 +232,7 @@ static int nvml_read(int card, int field, const struct helper_request *request, 
         *why = _("the driver has lost the card; the kernel's log has the reason: dmesg | grep Xid");
     if (status == NVML_NO_PERMISSION) *why = _("no permission");
     if (status == 0) return 1;
-    if (status == NVML_NO_PERMISSION) return field < MONITOR_HEALTH ? 0 : -1;
+    if (status == NVML_NO_PERMISSION) return field <= MONITOR_PROCESS ? 0 : -1;
     return status == NVML_NOT_SUPPORTED || status == NVML_NOT_FOUND ? 0 : -1;
 }
 

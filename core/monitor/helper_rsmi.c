@@ -134,7 +134,7 @@ static int rsmi_read(int card, int field, const struct helper_request *request, 
         break;
     default: return 0;
     }
-    if (status == RSMI_PERMISSION && field >= MONITOR_HEALTH) return -1;
+    if (status == RSMI_PERMISSION && field > MONITOR_PROCESS) return -1;
     if (status == RSMI_PERMISSION) *why = _("no permission: is this user in the groups render and video?");
     if (status == 0) return 1;
     return status == RSMI_NOT_SUPPORTED || status == RSMI_FILE_ERROR || status == RSMI_PERMISSION ||

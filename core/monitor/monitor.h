@@ -54,12 +54,12 @@ enum monitor_field {
     MONITOR_TEMP,
     MONITOR_POWER,
     MONITOR_PROCESS,
-    MONITOR_HEALTH, /* fields from here on are read with options.health only */
-    MONITOR_ECC = MONITOR_HEALTH,
     MONITOR_ECC_ERRORS,
     MONITOR_CLOCK,
-    MONITOR_CLOCK_MOST,
     MONITOR_THROTTLE,
+    MONITOR_HEALTH, /* fields from here on are read with options.health only */
+    MONITOR_ECC = MONITOR_HEALTH,
+    MONITOR_CLOCK_MOST,
     MONITOR_CAP,
     MONITOR_CAP_DEFAULT,
     MONITOR_MIG,
@@ -67,13 +67,15 @@ enum monitor_field {
     MONITOR_FIELDS
 };
 
-/* Why a card runs below its clocks: bits of throttle. */
+/* Why a card runs below its clocks: bits of throttle, and their names in JSON in the order of the bits. */
 enum {
     THROTTLE_CAP = 1,      /* the power cap */
     THROTTLE_HEAT = 2,     /* temperature */
     THROTTLE_HARDWARE = 4, /* the board: power brake, or a fault */
-    THROTTLE_SETTING = 8   /* clocks set by an administrator */
+    THROTTLE_SETTING = 8,  /* clocks set by an administrator */
+    THROTTLES = 4
 };
+extern const char *const monitor_throttle_names[THROTTLES];
 
 enum { MONITOR_HOLDERS = 4 };
 
@@ -94,14 +96,15 @@ struct monitor_card {
             struct monitor_value temp_c;       /* the hottest sensor of the chip */
             struct monitor_value power_w;
             struct monitor_value process_bytes; /* part of mem_used_bytes: memory of the watched processes */
-            /* health, as far as the source reports it */
-            struct monitor_value ecc;                   /* 1: on, 0: off */
-            struct monitor_value ecc_errors;            /* uncorrected, since the driver was loaded */
-            struct monitor_value clock_mhz, clock_most; /* of the multiprocessors: now, and at most */
-            struct monitor_value throttle;              /* THROTTLE_ bits */
-            struct monitor_value cap_w, cap_default_w;  /* power cap: as it is set, and the maker's */
-            struct monitor_value mig;                   /* 1: the card is divided */
-            struct monitor_value index;                 /* number in nvidia-smi */
+            struct monitor_value ecc_errors;    /* uncorrected, since the driver was loaded */
+            struct monitor_value clock_mhz;     /* of the multiprocessors */
+            struct monitor_value throttle;      /* THROTTLE_ bits */
+            /* health */
+            struct monitor_value ecc;                  /* 1: on, 0: off */
+            struct monitor_value clock_most;           /* MHz */
+            struct monitor_value cap_w, cap_default_w; /* power cap: as it is set, and the maker's */
+            struct monitor_value mig;                  /* 1: the card is divided */
+            struct monitor_value index;                /* number in nvidia-smi */
         };
         struct monitor_value field[MONITOR_FIELDS];
     };

@@ -12,6 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
+const char *const monitor_throttle_names[THROTTLES] = {"power_cap", "heat", "hardware", "setting"};
+
 void monitor_sleep(double seconds)
 {
     struct timespec t = {(time_t)seconds, (long)((seconds - floor(seconds)) * 1e9)};

@@ -144,21 +144,21 @@ static void card_health(struct monitor *m, struct monitor_card *card, int number
         int field;
         const char *name;
     } caps[] = {{MONITOR_CAP, "power1_cap"}, {MONITOR_CAP_DEFAULT, "power1_cap_default"}};
+    static const int none[] = {MONITOR_THROTTLE, MONITOR_MIG, MONITOR_INDEX};
     char text[256];
     double errors = -1, value = 0;
     int result = read_text(m, text, sizeof text, "/sys/class/drm/card%d/device/ras/umc_err_count", number);
     if (result > 0 && sscanf(text, "ue: %lf", &errors) != 1) result = -1;
-    card_take(card, MONITOR_ECC, result, 1);
     card_take(card, MONITOR_ECC_ERRORS, result, errors);
+    card_take(card, MONITOR_ECC, result, 1);
     card_clocks(m, card, number);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2 && m->options.health; i++) {
         result = hwmon < 0 ? 0
                            : read_number(m, &value, "/sys/class/drm/card%d/device/hwmon/hwmon%d/%s", number,
                                          hwmon, caps[i].name);
         card_take(card, caps[i].field, result, value * 1e-6);
     }
-    for (int f = MONITOR_HEALTH; f < MONITOR_FIELDS; f++)
-        if (f == MONITOR_THROTTLE || f == MONITOR_MIG || f == MONITOR_INDEX) card_take(card, f, 0, 0);
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) card_take(card, none[i], 0, 0);
 }
 
 static void card_sample(struct monitor *m, struct monitor_card *card, int number)
@@ -180,7 +180,7 @@ static void card_sample(struct monitor *m, struct monitor_card *card, int number
         result =
             read_number(m, &value, "/sys/class/drm/card%d/device/hwmon/hwmon%d/power1_input", number, hwmon);
     card_take(card, MONITOR_POWER, result, value * 1e-6);
-    if (m->options.health) card_health(m, card, number, hwmon);
+    card_health(m, card, number, hwmon);
 }
 
 void kfd_process_bytes(struct monitor *m)

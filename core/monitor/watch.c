@@ -41,21 +41,21 @@ struct watch {
     double skip_until_s[MONITOR_CARDS][MONITOR_FIELDS], skip_s[MONITOR_CARDS][MONITOR_FIELDS];
 };
 
-static const char *const field_names[MONITOR_FIELDS] = {N_("memory in use"),
-                                                        N_("memory size"),
-                                                        "busy",
-                                                        "temperature",
-                                                        "power",
-                                                        N_("process memory"),
-                                                        "ECC",
-                                                        N_("ECC errors"),
-                                                        "clock",
-                                                        N_("highest clock"),
-                                                        N_("throttling"),
-                                                        N_("power cap"),
-                                                        N_("default power cap"),
-                                                        "MIG",
-                                                        "index"};
+static const char *const field_names[MONITOR_FIELDS] = {[MONITOR_MEM_USED] = N_("memory in use"),
+                                                        [MONITOR_MEM_TOTAL] = N_("memory size"),
+                                                        [MONITOR_BUSY] = "busy",
+                                                        [MONITOR_TEMP] = "temperature",
+                                                        [MONITOR_POWER] = "power",
+                                                        [MONITOR_PROCESS] = N_("process memory"),
+                                                        [MONITOR_ECC_ERRORS] = N_("ECC errors"),
+                                                        [MONITOR_CLOCK] = "clock",
+                                                        [MONITOR_THROTTLE] = N_("throttling"),
+                                                        [MONITOR_ECC] = "ECC",
+                                                        [MONITOR_CLOCK_MOST] = N_("highest clock"),
+                                                        [MONITOR_CAP] = N_("power cap"),
+                                                        [MONITOR_CAP_DEFAULT] = N_("default power cap"),
+                                                        [MONITOR_MIG] = "MIG",
+                                                        [MONITOR_INDEX] = "index"};
 
 static bool stopping(struct monitor *m)
 {

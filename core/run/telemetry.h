@@ -4,7 +4,8 @@
  *     {"time": 1700000000.0, "step": 12, "cards": [
  *         {"rank": 0, "name": "K100 AI", "pci": "0000:04:00.0", "mem_used_bytes": 5e9, "mem_total_bytes":
  *         64e9,
- *          "process_bytes": 4e9, "busy_percent": 97, "temp_c": 61, "power_w": 310}, ...]}
+ *          "process_bytes": 4e9, "busy_percent": 97, "temp_c": 61, "power_w": 310, "clock_mhz": 1400,
+ *          "ecc_uncorrected": 0, "throttle": ["heat"]}, ...]}
  *
  * "rank" is null for a card of the node that the run does not use. Unknown readings are left out. live.json
  * contains the same objects.

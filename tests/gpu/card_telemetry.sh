@@ -3,7 +3,7 @@
 set -eu
 . "$MEOPT_SOURCE/tests/gpu/fake_cards.sh"
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
-card() { printf '{"name": "card %s", "pci": "%s", "mem_used_bytes": %s, "mem_total_bytes": 16e9, "busy_percent": 50, "temp_c": 40, "power_w": 100, "processes": [{"pid": 4711, "name": "python", "bytes": 1e8}, {"pid": 9, "name": "Xorg", "bytes": 3e8}]}' "$1" "$2" "$3"; }
+card() { printf '{"name": "card %s", "pci": "%s", "mem_used_bytes": %s, "mem_total_bytes": 16e9, "busy_percent": 50, "temp_c": 40, "power_w": 100, "clock_mhz": 1500, "throttle": 6, "ecc_uncorrected": 0, "processes": [{"pid": 4711, "name": "python", "bytes": 1e8}, {"pid": 9, "name": "Xorg", "bytes": 3e8}]}' "$1" "$2" "$3"; }
 echo "{\"cards\": [$(card A 0000:03:00.0 1e9), $(card B 0000:04:00.0 2e9), $(card C 0000:05:00.0 3e9)]}" >cards.json
 hasten 10
 export MEOPT_MONITOR="fake:$work/cards.json" FAKE_CARDS=3 OMP_NUM_THREADS=1
@@ -37,6 +37,7 @@ assert [l["time"] for l in lines] == sorted(l["time"] for l in lines)
 for l in lines:
     assert {c["name"]: c["rank"] for c in l["cards"]} == {"card A": None, "card B": 0, "card C": None}, l
     assert l["cards"][1]["mem_used_bytes"] == 2e9 and l["cards"][1]["power_w"] == 100, l
+    assert l["cards"][1]["clock_mhz"] == 1500 and l["cards"][1]["throttle"] == ["heat", "hardware"] and l["cards"][1]["ecc_uncorrected"] == 0, l
 assert 4 < lines[1]["time"] - lines[0]["time"] < 30
 PY
 # several ranks: each one's card, by its address

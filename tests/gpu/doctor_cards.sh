@@ -179,7 +179,7 @@ row() { grep -q -- "$1" rows || { cat rows >&2; fail "no row '$1'"; }; }
 state "" CUDA_VISIBLE_DEVICES=1 FAKE_BUS=193
 row '^ok clock_max_mhz=1980.0 clock_mhz=1980.0 ecc=1.0 ecc_uncorrected=0.0 hint=None index=1.0 mig=0.0 power_cap_default_w=700.0 power_cap_w=700.0$'
 if grep -q '^warning' rows; then fail "warnings: $(cat rows)"; fi
-state "value=1.7.3 value=1.11.500000 value=1.10.72"
+state "value=1.6.3 value=1.11.500000 value=1.8.72"
 row '^warning ecc_uncorrected=3.0 hint=.*nvidia-smi'
 row '^warning hint=sudo nvidia-smi -i 1 -pl 700 power_cap_w=500.0'
 row '^warning .*throttle=heat'
@@ -187,7 +187,7 @@ row '^warning .*throttle=hardware'
 row '^warning hint=.*CUDA_DEVICE_ORDER=PCI_BUS_ID index=1.0'
 state "holds=7000000000"
 row '^warning hint=.*device.cards'
-state "status=1.7.999 status=1.6.3 status=1.11.15"
+state "status=1.6.999 status=1.9.3 status=1.11.15"
 row '^warning .*ecc=None ecc_uncorrected=None .*power_cap_w=None'
 state "value=1.13.1 instances=1"
 row '^ok hint=None instance_bytes=10000000000.0'

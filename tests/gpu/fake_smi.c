@@ -186,27 +186,27 @@ static int small(void *handle, int field, unsigned usual, unsigned *value)
 int nvmlDeviceGetEccMode(void *handle, int *now, int *next)
 {
     *next = 1;
-    return small(handle, 6, 1, (unsigned *)now);
+    return small(handle, 9, 1, (unsigned *)now);
 }
 int nvmlDeviceGetTotalEccErrors(void *handle, int kind, int counter, unsigned long long *count)
 {
     unsigned found = 0;
-    int status = kind == 1 && counter == 0 ? small(handle, 7, 0, &found) : 2;
+    int status = kind == 1 && counter == 0 ? small(handle, 6, 0, &found) : 2;
     *count = found;
     return status;
 }
 int nvmlDeviceGetClockInfo(void *handle, int clock, unsigned *mhz)
 {
-    return clock == 1 ? small(handle, 8, 1980, mhz) : 2;
+    return clock == 1 ? small(handle, 7, 1980, mhz) : 2;
 }
 int nvmlDeviceGetMaxClockInfo(void *handle, int clock, unsigned *mhz)
 {
-    return clock == 1 ? small(handle, 9, 1980, mhz) : 2;
+    return clock == 1 ? small(handle, 10, 1980, mhz) : 2;
 }
 int nvmlDeviceGetCurrentClocksThrottleReasons(void *handle, unsigned long long *reasons)
 {
     unsigned found = 1; /* idle */
-    int status = small(handle, 10, 1, &found);
+    int status = small(handle, 8, 1, &found);
     *reasons = found;
     return status;
 }
@@ -244,12 +244,12 @@ int nvmlDeviceGetUUID(void *handle, char *uuid, unsigned size)
 int rsmi_dev_ecc_enabled_get(uint32_t i, uint64_t *blocks)
 {
     *blocks = 5;
-    return at((int)i - 1, 6, blocks);
+    return at((int)i - 1, 9, blocks);
 }
 int rsmi_dev_ecc_count_get(uint32_t i, uint64_t block, uint64_t errors[2])
 {
     errors[0] = 9, errors[1] = 0;
-    return block == 1 ? at((int)i - 1, 7, &errors[1]) : 2;
+    return block == 1 ? at((int)i - 1, 6, &errors[1]) : 2;
 }
 int rsmi_dev_power_cap_get(uint32_t i, uint32_t sensor, uint64_t *microwatt)
 {

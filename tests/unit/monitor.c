@@ -201,6 +201,10 @@ static void sysfs_reads_amd_and_hygon_cards(void **state)
     put_card(1, NULL, "hwmon/hwmon7/temp2_label", "junction\n");
     put_card(1, NULL, "hwmon/hwmon7/temp2_input", "61500\n");
     put_card(1, NULL, "hwmon/hwmon7/power1_average", "221000000\n");
+    put_card(1, NULL, "hwmon/hwmon7/power1_cap", "250000000\n");
+    put_card(1, NULL, "hwmon/hwmon7/power1_cap_default", "300000000\n");
+    put_card(1, NULL, "pp_dpm_sclk", "0: 500Mhz\n1: 800Mhz *\n2: 1700Mhz\n");
+    put_card(1, NULL, "ras/umc_err_count", "ue: 2\nce: 7\n");
     put("sys/devices/pci0000:80/0000:83:00.0/vendor",
         "0x1d94\n"); /* Hygon: an address from the link, no busy file, power1_input */
     put("sys/devices/pci0000:80/0000:83:00.0/product_name", "BW\033[1000\n");
@@ -236,6 +240,13 @@ static void sysfs_reads_amd_and_hygon_cards(void **state)
     assert_value(s.cards[0].busy_percent, 87);
     assert_value(s.cards[0].temp_c, 61.5);
     assert_value(s.cards[0].power_w, 221);
+    assert_value(s.cards[0].clock_mhz, 800);
+    assert_value(s.cards[0].clock_most, 1700);
+    assert_value(s.cards[0].ecc, 1);
+    assert_value(s.cards[0].ecc_errors, 2);
+    assert_value(s.cards[0].cap_w, 250);
+    assert_value(s.cards[0].cap_default_w, 300);
+    assert_true(s.cards[0].throttle.absent && s.cards[1].ecc.absent && s.cards[1].clock_mhz.absent);
     assert_value(s.cards[0].process_bytes, 1123456);
     static const int holders[MONITOR_HOLDERS] = {905, 903, 902, 901}; /* not ours, the largest first */
     assert_int_equal(s.cards[0].holder_count, MONITOR_HOLDERS);

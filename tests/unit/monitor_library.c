@@ -74,8 +74,8 @@ static struct monitor_snapshot health_of(const char *provider, const char *fault
 static void health_is_read_or_unknown(void **state)
 {
     (void)state;
-    struct monitor_snapshot s = health_of("nvml", "value=0.7.3 value=0.10.104 value=0.11.400000 status=1.6.3 "
-                                                  "status=1.7.999 status=1.11.4 value=1.10.1");
+    struct monitor_snapshot s = health_of("nvml", "value=0.6.3 value=0.8.104 value=0.11.400000 status=1.9.3 "
+                                                  "status=1.6.999 status=1.11.4 value=1.8.1");
     assert_value(s.cards[0].ecc, 1);
     assert_value(s.cards[0].ecc_errors, 3);
     assert_value(s.cards[0].clock_mhz, 1980);
@@ -89,7 +89,7 @@ static void health_is_read_or_unknown(void **state)
     assert_true(s.cards[1].ecc.absent && !s.cards[1].ecc.valid);
     assert_false(s.cards[1].ecc_errors.absent || s.cards[1].ecc_errors.valid); /* the call failed */
     assert_false(s.cards[1].cap_w.absent || s.cards[1].cap_w.valid);           /* no permission */
-    s = health_of("rsmi", "value=1.7.2");
+    s = health_of("rsmi", "value=1.6.2");
     assert_value(s.cards[1].ecc, 1);
     assert_value(s.cards[1].ecc_errors, 2);
     assert_value(s.cards[1].cap_w, 350);

@@ -48,7 +48,8 @@ static inline struct monitor *opened(const char *provider, const char *where)
 {
     struct error err = {0};
     struct monitor *m;
-    if (monitor_open(&m, &(struct monitor_options){.provider = provider, .root = where}, &err))
+    if (monitor_open(&m, &(struct monitor_options){.provider = provider, .root = where, .health = true},
+                     &err))
         fail_msg("%s", err.what);
     return m;
 }
