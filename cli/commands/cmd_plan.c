@@ -247,15 +247,21 @@ static int check_fits(const struct plan_report *r, struct error *err)
                      peak / MIB, (double)r->card.bytes / MIB, r->card.name);
 }
 
+static json_t *positive_json(double x) { return x > 0 ? json_real(x) : json_null(); }
+
 static void print_cards(bool json)
 {
     json_t *all = json ? json_array() : NULL;
     for (int i = 0; plan_card_name(i); i++) {
         size_t bytes = 0;
         (void)plan_card_bytes(plan_card_name(i), &bytes, NULL);
+        struct card_peaks peaks = plan_card_peaks(plan_card_name(i));
         if (json)
-            json_array_append_new(
-                all, json_pack("{s:s, s:I}", "name", plan_card_name(i), "bytes", (json_int_t)bytes));
+            json_array_append_new(all,
+                                  json_pack("{s:s, s:I, s:o, s:o, s:o}", "name", plan_card_name(i), "bytes",
+                                            (json_int_t)bytes, "peak_flops", positive_json(peaks.flops),
+                                            "peak_flops_f32", positive_json(peaks.flops_f32),
+                                            "peak_bytes_per_s", positive_json(peaks.bytes_per_s)));
         else printf("%-10s %4.0f GiB\n", plan_card_name(i), (double)bytes / GIB);
     }
     if (json) print_json(all);

@@ -1,9 +1,9 @@
 /* Trials of a GEMM library's algorithms: see gemm_choices.h.
  *
  * The heuristic's first result is an estimate, and its next ones are often faster. Each of the first eight is
- * timed on the operands of the first GEMM of a shape. The winner must be 3 % faster than the first one, and
- * its result must agree with the first one's. A GEMM that adds to its result (beta) changes it at each trial:
- * the result is kept in host memory meanwhile. */
+ * timed on the operands of the first GEMM of a shape. The winner must be 3 % faster than the first one, give
+ * the same bits twice, and agree with the first one's result. A GEMM that adds to its result (beta) changes
+ * it at each trial: the result is kept in host memory meanwhile. */
 #include "core/base/clock.h"
 #include "core/base/log.h"
 #include "core/device/gpu_lt.h"
@@ -135,12 +135,14 @@ static bool fetch(const struct trial *t, const unsigned char *result, char *wind
     return !t->dev->pending.code;
 }
 
+/* Whether an algorithm gives the same bits twice, and the first one's result up to rounding. */
 static bool agrees(const struct trial *t, const unsigned char *first, const unsigned char *other)
 {
     size_t part = t->bytes < WINDOW_BYTES ? t->bytes : WINDOW_BYTES, each = t->plan->key.out16 ? 2 : 4;
     char *a = malloc(4 * part), *b = a ? a + 2 * part : NULL;
     double squares = 0, differ = 0;
-    bool right = a && fetch(t, other, b, part) && fetch(t, first, a, part);
+    bool right = a && fetch(t, other, a, part) && fetch(t, other, b, part) && memcmp(a, b, 2 * part) == 0 &&
+                 fetch(t, first, a, part);
     for (size_t i = 0; right && i < 2 * part / each; i++) {
         double x = value_at(t, a, i), d = value_at(t, b, i) - x;
         squares += x * x, differ += d * d;

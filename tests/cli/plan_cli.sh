@@ -47,7 +47,11 @@ TABLE
 expect 0 "$MEOPT" plan --card list
 grep -q '^k100-ai  *64 GiB$' out || fail "the list of cards"
 expect 0 "$MEOPT" plan --card list --json
-grep -q '"name": "h100"' out || fail "the list of cards as JSON"
+check <<'END'
+peaks = {c["name"]: (c["peak_flops"], c["peak_flops_f32"], c["peak_bytes_per_s"]) for c in j}
+assert peaks["h100"] == (989.5e12, 67e12, 3350e9) and peaks["z100l"] == (None, None, None), peaks
+assert sum(p[2] is not None for p in peaks.values()) >= 12, peaks
+END
 # The time of a step on a card by name: the operations of a dry step at the card's peaks, whose FLOPs are those of the formula.
 for keys in '' optim.clip_mode=exact 'train.recompute=block train.micro_batch=4'; do
     expect 0 "$MEOPT" plan eva_clip.yaml --card h100 device.type=cuda --json $keys

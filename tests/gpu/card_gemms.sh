@@ -58,9 +58,11 @@ same none one 1
 MEOPT_GEMM_TRIALS=none train nones cuda 2
 differ nones whole 2
 
-# an algorithm whose results differ from those of the first one is not taken, however fast
+# an algorithm whose results differ from those of the first one, or from call to call, is not taken, however fast
 FAKE_LT_BAD=1 train bad cuda 2
 numbers bad 0 0.8
+FAKE_LT_RANDOM=1 train random cuda 2
+numbers random 0 0.4 # of bf16, rounding may hide it
 
 # another version of the library, and an algorithm that it no longer offers: reported, and chosen again
 FAKE_LT_VERSION=2 FAKE_LT_FAST=2 resume whole --at 2

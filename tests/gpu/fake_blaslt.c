@@ -4,8 +4,8 @@
  * depths, so that the next library is asked. FAKE_LT_WRONG: a library that takes the numbers of another
  * release, as far as one can see: its results are wrong; "large": those of more than 4096 elements alone.
  * FAKE_LT_ALGORITHMS: number of algorithms (1). Odd ones sum from the end, and all but FAKE_LT_FAST (0) take
- * FAKE_LT_SLOW microseconds (0); FAKE_LT_BAD is the number of one whose sums are wrong. FAKE_LT_VERSION
- * (1). */
+ * FAKE_LT_SLOW microseconds (0); FAKE_LT_BAD is the number of one whose sums are wrong, FAKE_LT_RANDOM of one
+ * whose sums differ from call to call. FAKE_LT_VERSION (1). */
 #include <stddef.h>
 #include <stdint.h>
 #include <unistd.h>
@@ -217,9 +217,11 @@ int ENTRY(Matmul)(void *handle, struct product *p, const float *alpha, const voi
         if ((uintptr_t)pointers[i] % r->aligned[i]) return INVALID;
     wait_for(stream);
     if (r->number != (uint32_t)setting("FAKE_LT_FAST", 0)) usleep((unsigned)setting("FAKE_LT_SLOW", 0));
+    static int calls;
+    float varies = r->number == (uint32_t)setting("FAKE_LT_RANDOM", -1) && calls++ % 2 ? 1e-4f : 0;
     for (int64_t j = 0; j < (int64_t)size[1]; j++)
         for (int64_t i = 0; i < (int64_t)size[0]; i++) {
-            float sum = r->number == (uint32_t)setting("FAKE_LT_BAD", -1) ? 1 : 0;
+            float sum = varies + (r->number == (uint32_t)setting("FAKE_LT_BAD", -1) ? 1 : 0);
             for (int64_t step = 0; step < (int64_t)size[2]; step++) {
                 int64_t l = r->number % 2 ? (int64_t)size[2] - 1 - step : step;
                 sum += load(a, la->type, p->op_a == TRANSPOSED ? i * la->ld + l : l * la->ld + i) *
