@@ -108,23 +108,21 @@ static int use_choices(struct train_loop *w, struct error *err)
 
 int loop_gemms_begin(struct train_loop *w, struct error *err)
 {
-    int try = 0;
+    enum { FIRST, TRY, STORED } mode = FIRST; /* of the library, tried, or those of the file */
     w->gemms = xcalloc(1, sizeof *w->gemms);
     if (is_rank0(w) && device_gemm_choices(w->t->device, w->gemms)) {
         const char *wanted = getenv("MEOPT_GEMM_TRIALS");
         bool absent = file_absent_below(w->run->directory, name); /* a resume then repeats the first ones */
-        try = absent ? w->from == 0 : !read_choices(w, w->gemms);
-        if (wanted && strcmp(wanted, "none") == 0) try = 0;
+        if (!absent && read_choices(w, w->gemms)) mode = STORED;
+        else if ((!absent || w->from == 0) && !(wanted && strcmp(wanted, "none") == 0)) mode = TRY;
     }
-    int code = comm_broadcast(&w->t->ranks, &try, sizeof try, 0, err);
-    w->try_gemms = try != 0;
+    int code = comm_broadcast(&w->t->ranks, &mode, sizeof mode, 0, err);
     if (code) return code;
-    if (try) {
-        if (is_rank0(w)) device_gemm_try(w->t->device, true);
-        return 0;
-    }
-    if (w->from == 0) return 0; /* the first step of a run is always computed by the first algorithms */
-    code = use_choices(w, err);
+    w->try_gemms = mode == TRY;
+    if (w->try_gemms && is_rank0(w)) device_gemm_try(w->t->device, true);
+    /* the first step of a run is always computed by the first algorithms */
+    if (mode == TRY || (mode == STORED && w->from == 0)) return 0;
+    if (mode == STORED) code = use_choices(w, err);
     free(w->gemms);
     w->gemms = NULL;
     return code;
