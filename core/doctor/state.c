@@ -178,8 +178,8 @@ static void report_problems(struct work *w)
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
     if (c->index.valid && at != gpu_of(w->device)->ordinal) {
         bool chosen = visible && *visible;
-        struct line *l = work_add(w, "state", chosen ? FINDING_OK : FINDING_WARNING,
-                                  "%s is card %d of nvidia-smi", w->spec, at);
+        struct line *l =
+            work_add(w, "state", chosen ? FINDING_OK : FINDING_WARNING, "nvidia-smi numbers it %d", at);
         line_real(l, "index", at);
         if (!chosen)
             line_advise(l, "CUDA orders cards by speed, nvidia-smi by PCI address",
@@ -193,7 +193,7 @@ void work_state_report(struct work *w)
     if (!s->known) {
         line_advise(work_add(w, "state", FINDING_WARNING, "unknown: ECC, clocks, throttling, power cap"),
                     s->why[0] ? s->why : N_("the telemetry lists no card of this PCI address"),
-                    "install the library of telemetry that belongs to the driver; see meopt-devices(7)");
+                    "name the library of telemetry by MEOPT_NVML_LIB or MEOPT_RSMI_LIB, see meopt(1)");
         return;
     }
     report_readings(w);
