@@ -9,6 +9,7 @@
     (void *[]) { __VA_ARGS__ }
 
 enum { SHARES = 64, MOST_SHARES = 512, ROWS_A_SHARE = 16, SQUARE_BLOCKS = 512 };
+enum { SHARE_COLUMNS = 32 }; /* of a block of add_shares (kernels/gpu/rows.hip) */
 
 /* Returns whether t is bf16. For any third type the device fails and launches nothing. */
 static bool half(struct device *dev, enum dtype t) { return device_has_type(dev, t) && t == DTYPE_BF16; }
@@ -171,7 +172,7 @@ static void gpu_layernorm_apply(struct device *dev, const struct layernorm *give
 static void add_shares(struct device *dev, float *partial, float *sums, float *more, float *most,
                        int64_t shares, int64_t D)
 {
-    gpu_launch(dev, "add_shares", column_blocks(D),
+    gpu_launch(dev, "add_shares", (D + SHARE_COLUMNS - 1) / SHARE_COLUMNS,
                most   ? 3
                : more ? 2
                       : 1,

@@ -131,16 +131,18 @@ KERNEL(position_gradient, const int32_t *begins, const float *dx, float *dpositi
 /* Members of a row's state, LOGIT_... of kernels/operations.h */
 enum { TOP, SUM, TARGET, TOTAL, BEST, STATE };
 
-/* One block per row: updates its state; values (2, R): its loss, and 1 if its label has the largest logit. */
+/* One block per row: updates its state; values (2, R): its loss, and 1 if its label has the largest logit.
+ * Sums in two floats; double once per row, in one thread. */
 KERNEL(logit_sums, const float *logits, int64_t stride, const int32_t *labels, double *states, double *values,
        float smoothing, float weight, int64_t R, int64_t C, int64_t first, int64_t classes)
 {
-    SHARED double partial[MOST_WAVES];
+    SHARED two_floats partial[MOST_WAVES];
     SHARED float largest[MOST_WAVES];
     SHARED int indices[MOST_WAVES];
     int64_t row = BLOCK_X, label = labels[row];
     const float *z = logits + row * stride;
-    double *state = states + row * STATE, sum = 0, total = 0, smooth = smoothing;
+    double *state = states + row * STATE, smooth = smoothing;
+    two_floats powers = {0, 0}, all = {0, 0};
     if (label < 0) {
         if (THREAD == 0) values[row] = values[R + row] = 0;
         return;
@@ -156,11 +158,10 @@ KERNEL(logit_sums, const float *logits, int64_t stride, const int32_t *labels, d
     best = -block_max(top == here ? -best : -(int)C, indices);
     top = here > before ? here : before;
     for (int64_t j = THREAD; j < C; j += THREADS) {
-        sum += expf(z[j] - top);
-        total += z[j];
+        add_to(powers, expf(z[j] - top));
+        add_to(all, z[j]);
     }
-    sum = block_sum(sum, partial);
-    total = block_sum(total, partial);
+    double sum = block_total(powers, partial), total = block_total(all, partial);
     if (THREAD) return;
     double target = first ? state[TARGET] : (double)NAN, most = first ? state[BEST] : 0;
     if (first) {
@@ -181,26 +182,32 @@ KERNEL(logit_sums, const float *logits, int64_t stride, const int32_t *labels, d
 }
 
 /* One block per row. Values of T are stored in place of the floats: those of a round after all of its floats
- * were read, and they end before the floats of the next. */
+ * were read, and they end before the floats of the next. Double once per row, in one thread. */
 template <class T>
 DEVICE void logit_gradient(void *logits, int64_t stride, const int32_t *labels, const double *states,
                            float smoothing, float weight, int64_t C, int64_t first, int64_t classes)
 {
+    SHARED float of_row[4];
     int64_t row = BLOCK_X, label = labels[row] - first;
     const float *z = (const float *)logits + row * stride;
     T *dz = (T *)((float *)logits + row * stride);
     const double *state = states + row * STATE;
     bool labelled = labels[row] >= 0;
-    double smooth = smoothing, scale = weight;
-    float top = labelled ? (float)state[TOP] : 0.0f, each = labelled ? (float)(scale / state[SUM]) : 0.0f,
-          even = (float)(scale * smooth / (double)classes), of_label = 0;
-    if (labelled)
-        of_label = (float)(scale * (exp(state[TARGET] - state[TOP] - log(state[SUM])) -
-                                    smooth / (double)classes - (1 - smooth)));
+    if (THREAD == 0 && labelled) {
+        double smooth = smoothing, scale = weight;
+        of_row[0] = (float)state[TOP];
+        of_row[1] = (float)(scale / state[SUM]);
+        of_row[2] = (float)(scale * smooth / (double)classes);
+        of_row[3] = (float)(scale * (exp(state[TARGET] - state[TOP] - log(state[SUM])) -
+                                     smooth / (double)classes - (1 - smooth)));
+    }
+    barrier();
+    float top = labelled ? of_row[0] : 0.0f, each = labelled ? of_row[1] : 0.0f,
+          even = labelled ? of_row[2] : 0.0f;
     for (int64_t from = 0; from < C; from += THREADS) {
         int64_t j = from + THREAD;
         float value = j < C && labelled ? expf(z[j] - top) * each - even : 0.0f;
-        if (labelled && j == label) value = of_label;
+        if (labelled && j == label) value = of_row[3];
         barrier();
         if (j < C) store(dz, j, value);
     }

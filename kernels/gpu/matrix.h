@@ -63,10 +63,6 @@
 #endif
 #endif
 
-/* Eight bf16: one 16-byte memory access. */
-struct alignas(16) chunk {
-    uint32_t pair[4];
-};
 /* Loads the first `count` of eight elements, zeros after them. aligned: p is a multiple of 16 bytes. */
 DEVICE chunk load_chunk(const bf16 *p, int64_t count, bool aligned)
 {

@@ -253,16 +253,31 @@ template <class T> DEVICE void column_sums(const T *x, float *partial, int64_t R
 }
 
 /* sums (D) += partial (shares, D); with two or three blocks in y, also more and most (D) += the second and
- * third part of partial. NULL: not computed */
+ * third part of partial. NULL: not computed. A block loads a tile of shares at a time for SHARE_COLUMNS
+ * columns; one thread per column adds them in ascending order, while the others load the next tile. */
+enum { SHARE_COLUMNS = 32, SHARE_ROWS = 64 };
 KERNEL(add_shares, const float *partial, float *sums, float *more, float *most, int64_t shares, int64_t D)
 {
-    int64_t d = BLOCK_X * THREADS + THREAD;
-    if (d >= D) return;
+    enum { EACH = SHARE_ROWS * SHARE_COLUMNS / MAX_THREADS, APART = MAX_THREADS / SHARE_COLUMNS };
+    SHARED float tile[SHARE_ROWS][SHARE_COLUMNS];
+    int column = THREAD % SHARE_COLUMNS, first = THREAD / SHARE_COLUMNS;
+    int64_t d = BLOCK_X * SHARE_COLUMNS + column;
     const float *from = partial + BLOCK_Y * shares * D;
-    float *to = BLOCK_Y == 0 ? sums : BLOCK_Y == 1 ? more : most, sum = 0;
-    if (!to) return;
-    for (int64_t s = 0; s < shares; s++) sum += from[s * D + d];
-    to[d] += sum;
+    float *to = BLOCK_Y == 0 ? sums : BLOCK_Y == 1 ? more : most, sum = 0, next[EACH];
+    if (!to) return; /* the whole block */
+    for (int64_t s0 = -SHARE_ROWS; s0 < shares; s0 += SHARE_ROWS) {
+        UNROLLED for (int k = 0; k < EACH; k++)
+        {
+            int64_t s = s0 + SHARE_ROWS + k * APART + first;
+            next[k] = s < shares && d < D ? from[s * D + d] : 0.0f;
+        }
+        if (s0 >= 0 && first == 0)
+            for (int s = 0; s < SHARE_ROWS && s0 + s < shares; s++) sum += tile[s][column];
+        barrier();
+        UNROLLED for (int k = 0; k < EACH; k++) tile[k * APART + first][column] = next[k];
+        barrier();
+    }
+    if (first == 0 && d < D) to[d] += sum;
 }
 
 #define NORM_FORWARD(name, X, T, H)                                                                          \
@@ -397,49 +412,55 @@ KERNEL(distill_rows, int kind, int normalize, int sum_dim, const float *y, const
 }
 
 /* One block per row (struct cross_entropy): stores the row's loss and its shares among the top 1 and top 5 in
- * `values` (3, rows), the gradient in dlogits. Exponentials in float, sums in double. */
+ * `values` (3, rows), the gradient in dlogits. Exponentials in float, sums in two floats; double once per
+ * row, in one thread. */
 KERNEL(cross_entropy_rows, const float *logits, const int32_t *labels, const int32_t *second,
        const float *shares, float *dlogits, double *values, float smoothing, float weight, int64_t rows,
        int64_t C)
 {
-    SHARED double partial[WAVES];
-    SHARED float largest[WAVES];
+    SHARED two_floats partial[WAVES];
+    SHARED float largest[WAVES], of_row[2];
+    SHARED int counts[WAVES];
     int64_t row = BLOCK_X, label[2] = {labels[row], second ? second[row] : -1};
     bool labelled = label[0] >= 0, two = label[1] >= 0;
     const float *z = logits + row * C;
     float *dz = dlogits ? dlogits + row * C : nullptr, top = z[0];
-    double share = two ? shares[row] : 1, part[2] = {share, two ? 1 - share : 0}, smooth = smoothing,
-           scale = weight, loss = 0, top1 = 0, top5 = 0, sum = 0, total = 0;
+    two_floats powers = {0, 0}, all = {0, 0};
+    int ahead[2] = {0, 0};
     for (int64_t j = THREAD; j < C; j += THREADS) top = z[j] > top ? z[j] : top;
     top = block_max(top, largest);
     for (int64_t j = THREAD; j < C; j += THREADS) {
-        sum += expf(z[j] - top);
-        total += z[j];
+        add_to(powers, expf(z[j] - top));
+        add_to(all, z[j]);
+        for (int k = 0; k < 2; k++)
+            if (label[k] >= 0)
+                ahead[k] += j < label[k] ? !(z[j] < z[label[k]]) : j > label[k] && !(z[j] <= z[label[k]]);
     }
-    sum = block_sum(sum, partial);
-    total = block_sum(total, partial);
-    double lse = top + log(sum);
-    float each = (float)(scale / sum), even = (float)(scale * smooth / (double)C);
+    double sum = block_total(powers, partial), total = block_total(all, partial);
+    for (int k = 0; k < 2; k++) ahead[k] = block_sum(ahead[k], counts);
+    if (THREAD == 0) {
+        of_row[0] = (float)((double)weight / sum);
+        of_row[1] = (float)((double)weight * (double)smoothing / (double)C);
+    }
+    barrier();
     for (int64_t j = THREAD; j < C && dz; j += THREADS)
-        dz[j] = labelled ? expf(z[j] - top) * each - even : 0.0f;
+        dz[j] = labelled ? expf(z[j] - top) * of_row[0] - of_row[1] : 0.0f;
+    barrier(); /* the gradients of labels follow */
+    if (THREAD) return;
+    double share = two ? shares[row] : 1, part[2] = {share, two ? 1 - share : 0}, smooth = smoothing,
+           scale = weight, loss = 0, top1 = 0, top5 = 0, lse = top + log(sum);
     if (labelled && smooth > 0) loss = scale * smooth * (lse - total / (double)C);
     for (int k = 0; k < 2; k++) {
         if (!labelled || !(part[k] != 0)) continue;
-        double ahead = 0, log_p = z[label[k]] - lse, both = label[0] == label[1] ? 1 : part[k];
-        for (int64_t j = THREAD; j < C; j += THREADS)
-            ahead += j < label[k] ? !(z[j] < z[label[k]]) : j > label[k] && !(z[j] <= z[label[k]]);
-        ahead = block_sum(ahead, partial); /* also: every thread has stored its gradients */
+        double log_p = z[label[k]] - lse, both = label[0] == label[1] ? 1 : part[k];
         loss -= scale * (1 - smooth) * part[k] * log_p;
-        top1 += ahead < 1 ? part[k] : 0;
-        top5 += ahead < 5 ? part[k] : 0;
-        if (THREAD == 0 && dz)
-            dz[label[k]] = (float)(scale * (exp(log_p) - smooth / (double)C - (1 - smooth) * both));
+        top1 += ahead[k] < 1 ? part[k] : 0;
+        top5 += ahead[k] < 5 ? part[k] : 0;
+        if (dz) dz[label[k]] = (float)(scale * (exp(log_p) - smooth / (double)C - (1 - smooth) * both));
     }
-    if (THREAD == 0) {
-        values[row] = loss;
-        values[rows + row] = top1;
-        values[2 * rows + row] = top5;
-    }
+    values[row] = loss;
+    values[rows + row] = top1;
+    values[2 * rows + row] = top5;
 }
 
 /* One block: sums[0] += sum of values (n), in a fixed order. */

@@ -161,6 +161,11 @@ DEVICE void store_flag(int *p, int x)
 #endif
 }
 
+/* Eight bf16 or four floats: one 16-byte memory access. */
+struct alignas(16) chunk {
+    uint32_t pair[4];
+};
+
 /* bf16 as its 16 bits, so that no vendor's header is needed. */
 struct bf16 {
     uint16_t bits;
@@ -236,6 +241,42 @@ template <class T> DEVICE T block_sum(T x, T *partial)
     for (int i = 0; i < THREADS / WAVE; i++) sum += partial[i];
     barrier();
     return sum;
+}
+/* A sum of floats in two floats (Knuth's two-sum): nearly as precise as one in double, whose instructions
+ * have 1/64 of the rate of fp32's on cards for workstations. `low` is what the roundings of `high` lost. */
+struct two_floats {
+    float high, low;
+};
+DEVICE void add_to(two_floats &sum, float x)
+{
+    float high = exact_add(sum.high, x), of_x = exact_add(high, -sum.high);
+    float lost = exact_add(exact_add(sum.high, -exact_add(high, -of_x)), exact_add(x, -of_x));
+    sum.low = exact_add(sum.low, lost);
+    sum.high = high;
+}
+/* Infinities and NaN have no `low`. */
+DEVICE double value_of(const two_floats &x)
+{
+    return x.low - x.low == 0 ? (double)x.high + (double)x.low : (double)x.high;
+}
+/* Thread 0 gets the sum of a block, in a fixed order: over waves, then over their sums. partial: as for
+ * block_sum */
+DEVICE double block_total(two_floats x, two_floats *partial)
+{
+    for (int mask = WAVE / 2; mask; mask /= 2) {
+        float high = wave_xor(x.high, mask), low = wave_xor(x.low, mask);
+        add_to(x, high);
+        x.low = exact_add(x.low, low);
+    }
+    if (THREAD % WAVE == 0) partial[THREAD / WAVE] = x;
+    barrier();
+    two_floats sum = {0, 0};
+    for (int i = 0; i < THREADS / WAVE && THREAD == 0; i++) {
+        add_to(sum, partial[i].high);
+        sum.low = exact_add(sum.low, partial[i].low);
+    }
+    barrier();
+    return value_of(sum);
 }
 /* Largest value of a block; every thread gets the result. partial as for block_sum */
 template <class T> DEVICE T block_max(T x, T *partial)
