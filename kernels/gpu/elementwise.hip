@@ -1,61 +1,29 @@
 /* Elementwise operations: casts, patches, tokens, residuals, activations, resize. Grid-stride loops: any grid
  * covers any size. Contracts: kernels/operations.h, same names. */
-#include "kernels/gpu/vendor.h"
+#include "kernels/gpu/elements.h"
 
 #define CODES8_FN        DEVICE
 #define CODES8_MUL(a, b) exact_mul(a, b)
 #include "kernels/codes8.h"
 
-#define FOR_EACH(i, n) for (int64_t i = BLOCK_X * THREADS + THREAD; i < (n); i += BLOCKS_X * THREADS)
-
-/* Returns a / b and the remainder, 0 <= a < 2^53, b > 0. Cards have no instruction for 64-bit division. */
-DEVICE int64_t divide(int64_t a, int64_t b, int64_t *rest)
-{
-    int64_t q;
-    if ((a | b) >> 32 == 0) q = (int64_t)((uint32_t)a / (uint32_t)b);
-    else {
-        q = (int64_t)((double)a / (double)b); /* too large by one if rounded up */
-        if (q * b > a) q--;
-    }
-    *rest = a - q * b;
-    return q;
-}
-/* The indices of element i of an array of N dimensions, the last one first; sizes: of all dimensions but the
- * first. They advance with i by carrying, so that each thread divides only once. */
-template <int N> struct walk {
-    int64_t i, n, stride, at[N], step[N], size[N];
-    DEVICE_METHOD walk(int64_t count, const int64_t (&sizes)[N - 1])
-        : i(BLOCK_X * THREADS + THREAD), n(count), stride(BLOCKS_X * THREADS)
-    {
-        int64_t a = i, b = stride;
-        UNROLLED for (int k = 0; k < N - 1; k++)
-        {
-            size[k] = sizes[k];
-            a = divide(a, sizes[k], &at[k]);
-            b = divide(b, sizes[k], &step[k]);
-        }
-        at[N - 1] = a;
-        step[N - 1] = b;
-    }
-    DEVICE_METHOD void next()
-    {
-        int64_t carry = 0;
-        i += stride;
-        UNROLLED for (int k = 0; k < N - 1; k++)
-        {
-            at[k] += step[k] + carry;
-            carry = at[k] >= size[k];
-            if (carry) at[k] -= size[k];
-        }
-        at[N - 1] += step[N - 1] + carry;
-    }
-};
-#define FOR_EACH_AT(w, dimensions, count, ...)                                                               \
-    for (walk<dimensions> w(count, {__VA_ARGS__}); w.i < w.n; w.next())
-
 /* cast_SRC_DST */
+template <int N, class S, class T> DEVICE void cast_part(const S *src, T *dst, int64_t from, int64_t n)
+{
+    FOR_EACH(i, n)
+    {
+        float x[N];
+        load_many(x, src, from + i * N);
+        store_many(dst, from + i * N, x);
+    }
+}
+template <class S, class T> DEVICE void cast(const S *src, T *dst, int64_t n)
+{
+    int64_t wide = in_chunks(src, dst) ? n / MANY<T> : 0;
+    cast_part<MANY<T>>(src, dst, 0, wide);
+    cast_part<1>(src, dst, wide * MANY<T>, n - wide * MANY<T>);
+}
 #define CAST(name, S, T)                                                                                     \
-    KERNEL(name, const S *src, T *dst, int64_t n) { FOR_EACH(i, n) store(dst, i, load(src, i)); }
+    KERNEL(name, const S *src, T *dst, int64_t n) { cast(src, dst, n); }
 CAST(cast_f32_f32, float, float)
 CAST(cast_f32_bf16, float, bf16)
 CAST(cast_bf16_f32, bf16, float)
@@ -239,17 +207,35 @@ ROW_MEANS(bf16, bf16)
 
 /* y = x + gamma * (branch + bias), the latter times the row's factor; gamma NULL: 1. If the stream is stored
  * without a norm, also z = stored + gamma * (branch + bias), which may be branch; x NULL: only z. */
+template <int N, class I, class T>
+DEVICE void residual_part(const float *x, const T *branch, const float *bias, const float *gamma, float *y,
+                          const T *stored, T *z, int64_t R, int64_t D, const float *keep, int64_t rows)
+{
+    FOR_EACH_AT_BY(I, w, 2, R * D / N, D / N)
+    {
+        int64_t i = (int64_t)w.i * N, d = (int64_t)w.at[0] * N;
+        float u[N], scale[N], stream[N], kept[N], factor = drop_factor(keep, rows, (int64_t)w.at[1]);
+        load_many(u, branch, i);
+        if (x) load_many(stream, x, i);
+        if (stored) load_many(kept, stored, i);
+        if (gamma) load_many(scale, gamma, d);
+        add_bias(u, bias, d);
+        UNROLLED for (int k = 0; k < N; k++)
+        {
+            u[k] = exact_mul(factor, gamma ? exact_mul(scale[k], u[k]) : u[k]);
+            if (x) stream[k] = exact_add(stream[k], u[k]);
+            if (stored) kept[k] = exact_add(kept[k], u[k]);
+        }
+        if (x) store_many(y, i, stream);
+        if (stored) store_many(z, i, kept);
+    }
+}
 template <class T>
 DEVICE void residual_forward(const float *x, const T *branch, const float *bias, const float *gamma, float *y,
                              const T *stored, T *z, int64_t R, int64_t D, const float *keep, int64_t rows)
 {
-    FOR_EACH_AT(w, 2, R * D, D)
-    {
-        float u = exact_mul(gamma ? gamma[w.at[0]] : 1.0f, biased(branch, w.i, bias, w.at[0]));
-        u = exact_mul(drop_factor(keep, rows, w.at[1]), u);
-        if (x) y[w.i] = exact_add(x[w.i], u);
-        if (stored) store(z, w.i, exact_add(load(stored, w.i), u));
-    }
+    BY_CHUNKS(residual_part, R, D, in_chunks(x, branch, bias, gamma, y, stored, z), x, branch, bias, gamma, y,
+              stored, z, R, D, keep, rows);
 }
 KERNEL(residual_forward_f32, const float *x, const float *branch, const float *bias, const float *gamma,
        float *y, const float *stored, float *z, int64_t R, int64_t D, const float *keep, int64_t rows)
@@ -262,24 +248,6 @@ KERNEL(residual_forward_bf16, const float *x, const bf16 *branch, const float *b
     residual_forward(x, branch, bias, gamma, y, stored, z, R, D, keep, rows);
 }
 
-DEVICE uint32_t bits_of(float x)
-{
-    union {
-        float f;
-        uint32_t u;
-    } v;
-    v.f = x;
-    return v.u;
-}
-DEVICE float float_of(uint32_t bits)
-{
-    union {
-        uint32_t u;
-        float f;
-    } v;
-    v.u = bits;
-    return v.f;
-}
 /* Sixteen threads per group (kernels/codes8.h); each has every sixteenth element. */
 enum { CODERS = 16, CODED = CODES8_GROUP / CODERS };
 #define FOR_EACH_GROUP(first, groups)                                                                        \
@@ -413,20 +381,46 @@ struct gelu_tanh {
     }
 };
 
+template <int N, class I, class F, class T>
+DEVICE void activation_part(F, const T *h, const float *bias, T *y, int64_t R, int64_t columns)
+{
+    FOR_EACH_AT_BY(I, w, 2, R * columns / N, columns / N)
+    {
+        float x[N];
+        load_many(x, h, (int64_t)w.i * N);
+        add_bias(x, bias, (int64_t)w.at[0] * N);
+        UNROLLED for (int k = 0; k < N; k++) x[k] = F::value(x[k]);
+        store_many(y, (int64_t)w.i * N, x);
+    }
+}
 template <class F, class T>
 DEVICE void activation_forward(const T *h, const float *bias, T *y, int64_t R, int64_t columns)
 {
-    FOR_EACH_AT(w, 2, R * columns, columns) store(y, w.i, F::value(biased(h, w.i, bias, w.at[0])));
+    BY_CHUNKS(activation_part, R, columns, in_chunks(h, bias, y), F(), h, bias, y, R, columns);
 }
 /* h (R, 2F) = [x1 | x2], y = silu(x1) * x2 */
+template <int N, class I, class T>
+DEVICE void swiglu_part(const T *h, const float *bias, T *y, int64_t R, int64_t F)
+{
+    FOR_EACH_AT_BY(I, w, 2, R * F / N, F / N)
+    {
+        int64_t i = (int64_t)w.i * N, d = (int64_t)w.at[0] * N, at = i + (int64_t)w.at[1] * F;
+        float a[N], b[N];
+        load_many(a, h, at);
+        load_many(b, h, at + F);
+        add_bias(a, bias, d);
+        add_bias(b, bias, d + F);
+        UNROLLED for (int k = 0; k < N; k++)
+        {
+            float s = 1.0f / (1.0f + expf(-a[k]));
+            a[k] = a[k] * s * b[k];
+        }
+        store_many(y, i, a);
+    }
+}
 template <class T> DEVICE void swiglu_forward(const T *h, const float *bias, T *y, int64_t R, int64_t F)
 {
-    FOR_EACH_AT(w, 2, R * F, F)
-    {
-        int64_t i = w.i, d = w.at[0], at = i + w.at[1] * F;
-        float a = biased(h, at, bias, d), s = 1.0f / (1.0f + expf(-a));
-        store(y, i, a * s * biased(h, at + F, bias, d + F));
-    }
+    BY_CHUNKS(swiglu_part, R, F, in_chunks(h, bias, y), h, bias, y, R, F);
 }
 
 /* Share BLOCK_Y of BLOCKS_Y of the rows, one thread per column. A thread reads some rows before it writes
@@ -542,17 +536,28 @@ KERNEL(wave_width, int *p)
 
 /* Sums over ranks: out = ((before + r0) + r1) + ..., in fp32 and in this order for every transport. The data
  * of rank r are at received + r * stride bytes, those of rank `me` at `own`. before NULL: 0 */
+template <int N, class T>
+DEVICE void sum_part(const float *before, const char *received, int64_t stride, const T *own, int me,
+                     int contributors, float *out, int64_t from, int64_t n)
+{
+    FOR_EACH(i, n)
+    {
+        float sum[N] = {}, x[N];
+        if (before) load_many(sum, before, from + i * N);
+        for (int r = 0; r < contributors; r++) {
+            load_many(x, r == me ? own : (const T *)(received + r * stride), from + i * N);
+            UNROLLED for (int k = 0; k < N; k++) sum[k] = exact_add(sum[k], x[k]);
+        }
+        store_many(out, from + i * N, sum);
+    }
+}
 template <class T>
 DEVICE void sum_ranks(const float *before, const char *received, int64_t stride, const T *own, int me,
                       int contributors, float *out, int64_t n)
 {
-    FOR_EACH(i, n)
-    {
-        float sum = before ? before[i] : 0.0f;
-        for (int r = 0; r < contributors; r++)
-            sum = exact_add(sum, load(r == me ? own : (const T *)(received + r * stride), i));
-        out[i] = sum;
-    }
+    int64_t wide = stride % 16 == 0 && in_chunks(before, received, own, out) ? n / MANY<T> : 0;
+    sum_part<MANY<T>>(before, received, stride, own, me, contributors, out, 0, wide);
+    sum_part<1>(before, received, stride, own, me, contributors, out, wide * MANY<T>, n - wide * MANY<T>);
 }
 /* Combines values that are zero on all ranks but one; the data of rank r are at received + r * stride
  * bytes. */
