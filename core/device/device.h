@@ -181,8 +181,9 @@ struct device {
     double peak_flops; /* published dense bf16 FLOP/s (card_peak.h); 0: unknown */
     char pci[16];      /* PCI address of a card: "0000:65:00.0"; else "" */
     struct memory_use use;
-    /* A GEMM's bias costs an extra pass over the result. If the next operation reads the result and accepts a
-     * bias, it applies the bias instead. On other devices only gemm applies one. */
+    /* A GEMM's bias costs an extra pass over the result, or another kernel that casts the bias. If the next
+     * operation reads the result and accepts a bias, it applies the bias instead. On other devices only gemm
+     * applies one. */
     bool biases_apart;
     bool host_memory;   /* device memory is host memory: read and written without copies */
     size_t limit_bytes; /* 0: the machine's memory */

@@ -353,6 +353,7 @@ int gpu_device_dry(struct device **device, const char *type, size_t limit_bytes,
     gpu_of(dev)->meant = true;
     gpu_of(dev)->driver.kind = driver.kind;
     lt_count(dev, found ? &driver : NULL);
+    dev->biases_apart = gpu_of(dev)->lt_planned;
     return 0;
 }
 
@@ -472,7 +473,7 @@ int gpu_device_open(struct device **device, enum driver_kind kind, int ordinal, 
     if (!callers) {
         gpu->blas = blas_open(dev);
         gpu->lt = lt_open(dev);
-        dev->biases_apart = gpu->blas && !gpu->lt;
+        dev->biases_apart = gpu->blas || gpu->lt;
         gpu->graphs = graphs_open(dev);
     }
     if (callers) current_set(gpu, &before);
