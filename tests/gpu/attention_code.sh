@@ -8,26 +8,8 @@
 set -eu
 MEOPT_SOURCE=${MEOPT_SOURCE:-$(cd "$(dirname "$0")/../.." && pwd)}
 . "$MEOPT_SOURCE/tests/lib.sh"
-cuobjdump=$(command -v cuobjdump || ls /usr/local/cuda/bin/cuobjdump \
-    "${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}"/meopt-tests/*/lib/python3*/site-packages/triton/backends/nvidia/bin/cuobjdump 2>/dev/null | head -n 1)
-objdump=$(command -v llvm-objdump || ls /opt/rocm/llvm/bin/llvm-objdump 2>/dev/null | head -n 1) || true
+. "$MEOPT_SOURCE/tests/gpu/machine_code.sh"
 
-# OBJECT: FUNCTION ADDRESS INSTRUCTION TARGET, one line per instruction of its attention kernels; target in hexadecimal, of branches
-instructions() {
-    case ${1##*/} in
-    *gfx*) # the last ELF file of the bundle is the card's
-        tail -c "+$(($(LC_ALL=C grep -abo 'ELF' "$1" | tail -n 1 | cut -d: -f1)))" "$1" >"$work/elf"
-        "$objdump" -d "$work/elf" | awk '/^[0-9a-f]+ <.*>:$/ { base = $1; name = substr($2, 2, length($2) - 3) }
-            name ~ /^attention/ && match($0, /\/\/ [0-9A-F]+:/) {
-                at = substr($0, RSTART + 3, RLENGTH - 4)
-                print name, at, $1, $1 ~ /^s_c?branch/ && match($0, /\+0x[0-9a-f]+>/) ? base "+" substr($0, RSTART + 3, RLENGTH - 4) : "-" }' ;;
-    *) "$cuobjdump" -sass "$1" | awk '/Function :/ { name = $3 }
-        name ~ /^attention/ && match($0, /\/\*[0-9a-f]+\*\/ +[^;]*;/) {
-            split(substr($0, RSTART, RLENGTH), word, " +")
-            op = word[2] ~ /^@/ ? word[3] : word[2]
-            print name, substr(word[1], 3, length(word[1]) - 4), op, op ~ /^BRA/ && match($0, /0x[0-9a-f]+ ?;/) ? substr($0, RSTART + 2, RLENGTH - 3) : "-" }' ;;
-    esac
-}
 # Of each kernel the loop with the most matrix instructions: NAME MATRIX SHARED_LOADS BRANCHES MOVES INSTRUCTIONS
 loops() {
     awk 'function hex(s,    i, x, part) {
@@ -59,13 +41,8 @@ loops() {
 }
 # OBJECT ARCH: NAME MATRIX SHARED_LOADS BRANCHES MOVES INSTRUCTIONS SPILLED SHARED REGISTERS BLOCKS
 table() {
-    instructions "$1" | loops | sort >"$work/loops"
-    case $2 in # shared memory of a multiprocessor, what each block takes in addition, and registers of a lane that all its blocks share
-    gfx*) limits='65536 0 512' ;;
-    sm_80 | sm_87) limits='167936 1024 512' ;;
-    sm_90 | sm_10?) limits='233472 1024 512' ;;
-    *) limits='102400 1024 512' ;;
-    esac
+    instructions "$1" attention | loops | sort >"$work/loops"
+    limits=$(multiprocessor "$2")
     [ ! -f "$1.kernels" ] || join "$work/loops" "$1.kernels" | awk -v limits="$limits" '{
         split(limits, most, " ")
         by_shared = int(most[1] / ($8 + most[2]))
@@ -75,11 +52,7 @@ table() {
 count=0
 for object in ${*:-"$MEOPT_BUILD"/kernels/meopt-*.co}; do
     arch=${object##*meopt-} && arch=${arch%.co}
-    case $arch in
-    gfx*) [ "$objdump" ] || { echo "$arch: no llvm-objdump" && continue; } ;;
-    sm_*) [ "$cuobjdump" ] || { echo "$arch: no cuobjdump" && continue; } ;;
-    *) continue ;;
-    esac
+    readable "$arch" || continue
     [ -f "$object" ] && LC_ALL=C grep -q attention_forward_bf16_64 "$object" || continue
     table "$object" "$arch" >"$work/table" 2>"$work/err" && [ -s "$work/table" ] || { echo "$arch: this disassembler does not read it" && continue; }
     echo "| $arch | registers | shared | blocks | spilled | matrix | loads / matrix | branches | moves | instructions |"
