@@ -429,7 +429,7 @@ KERNEL(optim_total, const optim_row *tasks, int count, const optim_partial *part
                 total.squares += squares[i];
                 total.finite &= !bad[i];
             }
-            barrier();
+            barrier(); /* untested: no test has two rows of several chunks in the table */
         }
     }
     if (THREAD == 0) *found = total;

@@ -286,7 +286,7 @@ template <class T> DEVICE T block_max(T x, T *partial)
     barrier();
     x = partial[0];
     for (int i = 1; i < THREADS / WAVE; i++) x = partial[i] > x ? partial[i] : x;
-    barrier();
+    barrier(); /* untested: no caller uses partial again at once */
     return x;
 }
 /* Computes two sums at once, each like block_sum. */
