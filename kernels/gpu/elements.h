@@ -78,6 +78,11 @@ template <int N, class I> struct walk {
 /* Whether uint32_t has the indices of an array, also those one step beyond its end. */
 DEVICE bool indexed(int64_t count) { return count <= INT32_MAX && BLOCKS_X * THREADS <= INT32_MAX; }
 
+/* Calls PART of an array of `count` elements with indices of 32 bits, else of 64. */
+#define BY_INDEX(PART, count, ...)                                                                           \
+    if (indexed(count)) PART<uint32_t>(__VA_ARGS__);                                                         \
+    else PART<int64_t>(__VA_ARGS__)
+
 /* Elements of T in 16 bytes */
 template <class T> constexpr int MANY = 16 / (int)sizeof(T);
 /* Whether arrays begin at multiples of 16 bytes; NULL does. */

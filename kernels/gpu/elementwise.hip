@@ -141,22 +141,29 @@ KERNEL(resize_rows_transposed, const float *w, const float *in, float *out, int6
 
 /* One thread per pair of q or k: (a, b) -> (a c - b s, a s + b c), s -> -s if inverse. table (positions, 2,
  * dims/2). Pairs are 2i and 2i+1, or with half i and i + dims/2. */
+template <class I, class T>
+DEVICE void rotate_part(T *qkv, const float *table, const int32_t *begins, int64_t B, int64_t N, int64_t H,
+                        int64_t G, int64_t dh, int64_t dims, int64_t skip, int half, int inverse)
+{
+    FOR_EACH_AT_BY(I, w, 4, B * (N - skip) * (H + G) * (dims / 2), dims / 2, H + G, N - skip)
+    {
+        I pair = w.at[0], pairs = w.size[0], n = w.at[2], token = w.at[3] * (I)N + (I)skip + n,
+          at = (token * (I)(H + 2 * G) + w.at[1]) * (I)dh, first = at + (half ? pair : 2 * pair),
+          second = first + (half ? pairs : 1);
+        int64_t position = ((int64_t)n - (begins ? begins[token] : 0)) * dims + (int64_t)pair;
+        float c = table[position], s = table[position + (int64_t)pairs], x = load(qkv, (int64_t)first),
+              y = load(qkv, (int64_t)second);
+        if (inverse) s = -s;
+        store(qkv, (int64_t)first, x * c - y * s);
+        store(qkv, (int64_t)second, y * c + x * s);
+    }
+}
 template <class T>
 DEVICE void rotate(T *qkv, const float *table, const int32_t *begins, int64_t B, int64_t N, int64_t H,
                    int64_t G, int64_t dh, int64_t dims, int64_t skip, int half, int inverse)
 {
-    int64_t tokens = N - skip, pairs = dims / 2, heads = H + G;
-    FOR_EACH_AT(w, 4, B * tokens * heads * pairs, pairs, heads, tokens)
-    {
-        int64_t pair = w.at[0], h = w.at[1], n = w.at[2], token = w.at[3] * N + skip + n;
-        int64_t at = (token * (heads + G) + h) * dh, position = n - (begins ? begins[token] : 0);
-        int64_t first = at + (half ? pair : 2 * pair), second = first + (half ? pairs : 1);
-        float c = table[position * dims + pair], s = table[position * dims + pairs + pair],
-              x = load(qkv, first), y = load(qkv, second);
-        if (inverse) s = -s;
-        store(qkv, first, x * c - y * s);
-        store(qkv, second, y * c + x * s);
-    }
+    BY_INDEX(rotate_part, B * N * (H + 2 * G) * dh, qkv, table, begins, B, N, H, G, dh, dims, skip, half,
+             inverse);
 }
 KERNEL(rotate_f32, float *qkv, const float *table, const int32_t *begins, int64_t B, int64_t N, int64_t H,
        int64_t G, int64_t dh, int64_t dims, int64_t skip, int half, int inverse)
@@ -310,19 +317,25 @@ DEVICE void encode(const T *x, int8_t *codes, uint32_t *words, uint16_t *tops, i
         if (lane == 0 && n > 0) words[group] = word;
     }
 }
+template <class I, class T>
+DEVICE void decode_part(T *x, const int8_t *codes, const uint32_t *words, const bf16 *tops, int64_t R,
+                        int64_t D)
+{
+    I in_row = (I)((D + CODES8_GROUP - 1) / CODES8_GROUP);
+    FOR_EACH_AT_BY(I, w, 2, R * D, D)
+    {
+        int64_t group = (int64_t)(w.at[1] * in_row + w.at[0] / CODES8_GROUP), at = (int64_t)w.i;
+        uint32_t i = (uint32_t)(w.at[0] % CODES8_GROUP), word = words[group];
+        float part = float_of(codes8_scale_bits(word)) * 0x1p-16f;
+        int8_t code = codes[at];
+        store(x, at,
+              code == CODES8_TOP ? load(tops, group) : codes8_value(code, part, codes8_dither(word, i)));
+    }
+}
 template <class T>
 DEVICE void decode(T *x, const int8_t *codes, const uint32_t *words, const bf16 *tops, int64_t R, int64_t D)
 {
-    int64_t in_row = (D + CODES8_GROUP - 1) / CODES8_GROUP;
-    FOR_EACH_AT(w, 2, R * D, D)
-    {
-        int64_t group = w.at[1] * in_row + w.at[0] / CODES8_GROUP;
-        uint32_t i = (uint32_t)(w.at[0] % CODES8_GROUP), word = words[group];
-        float part = float_of(codes8_scale_bits(word)) * 0x1p-16f;
-        int8_t code = codes[w.i];
-        store(x, w.i,
-              code == CODES8_TOP ? load(tops, group) : codes8_value(code, part, codes8_dither(word, i)));
-    }
+    BY_INDEX(decode_part, R * D, x, codes, words, tops, R, D);
 }
 #define CODED_AS(suffix, T)                                                                                  \
     KERNEL(encode_##suffix, const T *x, int8_t *codes, uint32_t *words, uint16_t *tops, int64_t R,           \
