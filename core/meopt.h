@@ -1,7 +1,7 @@
 /* libmeopt: optimizers that need a fraction of the usual memory, for any C or C++ program.
  *
- * An optimizer is a RULE (apadam, apadamw, apsgd, lamb, lion) x a WEIGHT FORMAT x a STATE FORMAT. What each
- * one does, its equations, bytes and evidence: meopt-optimizers(7). A complete program: libmeopt(3).
+ * An optimizer is a RULE (apadam, apadamw, apsgd, lamb, lion, muon) x a WEIGHT FORMAT x a STATE FORMAT. Their
+ * equations, bytes and evidence: meopt-optimizers(7). A complete program: libmeopt(3).
  *
  *     struct meopt_options o;
  *     struct meopt *opt;
@@ -24,7 +24,8 @@
  *   begin and end, several threads may call meopt_step_tensor on one handle, for different tensors. Every
  *   other call requires that no other thread uses the handle.
  * - The same seed, tensors, gradients and steps give the same bits. Instruction set, number of threads,
- *   number of ranks (`first` below), order of tensors, and stopping and resuming do not change them.
+ *   number of ranks (`first` below), order of tensors, and stopping and resuming do not change them. Muon on
+ *   options.device: the same except on another instruction set or card, whose GEMM sums in another order.
  * - Structs grow at their end. A program works with a newer library, and, if it uses nothing newer, with an
  *   older one. Each struct that may grow therefore comes with its size: in its first field, or passed by a
  *   macro of the function's name. A binding without macros (ctypes, Rust) calls NAME_sized and passes the
@@ -62,13 +63,16 @@ struct meopt_error {
 /* "bad argument", ...; never NULL. */
 const char *meopt_status_name(int status);
 
-/* Version of the library: "0.2.0". Instruction set of its CPU steps here: "avx512", "avx2", "plain". */
+/* Version of the library: "0.2.0". Instruction set of its CPU steps: "avx512", "avx2", "plain". */
 const char *meopt_version(void);
 const char *meopt_instruction_set(void);
 
 /* ---- Kinds ------------------------------------------------------------------------------------------- */
 
-enum meopt_rule { MEOPT_APADAM, MEOPT_APADAMW, MEOPT_APSGD, MEOPT_LAMB, MEOPT_LION, MEOPT_RULE_COUNT };
+// clang-format off
+enum meopt_rule { MEOPT_APADAM, MEOPT_APADAMW, MEOPT_APSGD, MEOPT_LAMB, MEOPT_LION, MEOPT_MUON,
+                  MEOPT_RULE_COUNT };
+// clang-format on
 
 /* Bytes per parameter in []. Forward and backward read the weights that meopt_weights() returns: fp32 for
  * MEOPT_WEIGHTS_F32, bf16 for all others; fp16 with MEOPT_COPY_F16. */
@@ -151,6 +155,7 @@ enum meopt_memory {
     MEOPT_MEMORY_CORRECTION,  /* residual bits of weights: the bits below their bf16 half */
     MEOPT_MEMORY_MOMENTS,     /* optimizer state with its scales */
     MEOPT_MEMORY_ACCUMULATOR, /* gradient accumulators, if enabled */
+    MEOPT_MEMORY_WORKSPACE,   /* muon: the matrix that steps */
     MEOPT_MEMORY_KINDS
 };
 
@@ -164,16 +169,15 @@ struct meopt_options {
     double beta1, beta2, eps; /* apadam, apadamw, lamb: .9 .999 1e-8 (lamb 1e-6); lion: .9 .99 */
     /* apadam, apsgd: added to the gradient; apadamw, lion: decoupled; lamb: part of the update */
     double weight_decay;
-    double momentum, dampening; /* apsgd */
-    int nesterov;               /* apsgd */
+    double momentum, dampening; /* apsgd; muon: momentum .95, and no dampening */
+    int nesterov;               /* apsgd; muon: 1 */
     int trust_clip;             /* lamb: trust ratio at most 1 */
     int always_adapt;           /* lamb: trust ratio also without weight decay (NVLAMB) */
     uint64_t seed;              /* random seed of stochastic rounding */
     int threads;                /* 0: OpenMP's default; libmeopt-optim: the cores that meopt_create finds */
     int64_t small_count;        /* tensors with fewer elements stay in fp32; default 4096 */
     int accumulator;            /* enum meopt_state_format of gradient accumulators; -1: none (default) */
-    /* Of formats that widened during a run (version 0.1.0), since removed: a nonzero interval is
-     * MEOPT_BAD_ARGUMENT, the other two are ignored. */
+    /* Removed: a nonzero interval is MEOPT_BAD_ARGUMENT, the other two are ignored. */
     int reserved_adapt_every;
     double reserved_adapt_threshold;
     void (*reserved_report)(void);
@@ -226,7 +230,18 @@ struct meopt_options {
      * meopt_norms_begin waits for a card, and its results stay also after a step. Only meopt_create reads the
      * array; meopt_add_tensors is refused. NULL (default): each tensor has its own. */
     const int *accumulator_sets;
+    /* Muon: m is orthogonalized by ns_steps (5) of Newton-Schulz, X = a X + (b A + c A A) X with A = X X^T,
+     * from X = m / max(its norm, ns_eps (1e-7)), in ns_dtype (MEOPT_BF16, or MEOPT_F32) with fp32 sums. */
+    int ns_steps, ns_schedule, ns_form, ns_dtype, adjust_lr; /* the enums below */
+    double ns_eps, ns_coefficients[3]; /* a, b, c of MEOPT_NS_QUINTIC: 3.4445, -4.7750, 2.0315 */
 };
+
+/* QUINTIC: the same coefficients in each step; POLAR_EXPRESS: each step's own (arXiv:2505.16932). GRAM: steps
+ * multiply A in fp32, and X once; AUTO: if a side is 8 times the other (on cards 40). Factors of the learning
+ * rate: 0.2 sqrt(max(rows, columns)), for AdamW's rates; sqrt(max(1, rows / columns)); without the limit. */
+enum meopt_ns_schedule { MEOPT_NS_QUINTIC, MEOPT_NS_POLAR_EXPRESS };
+enum meopt_ns_form { MEOPT_NS_AUTO, MEOPT_NS_DIRECT, MEOPT_NS_GRAM };
+enum meopt_adjust_lr { MEOPT_ADJUST_RMS_MATCH, MEOPT_ADJUST_ORIGINAL, MEOPT_ADJUST_SPECTRAL };
 
 /* HOST: the states of a card, in pinned host memory. On the CPU they are there anyway: refused. */
 enum meopt_offload { MEOPT_OFFLOAD_NONE, MEOPT_OFFLOAD_FILE, MEOPT_OFFLOAD_HOST };
@@ -252,7 +267,8 @@ enum meopt_tensor_flags {
      * meopt_create refuses tensors whose memory overlaps. meopt_rebind does not check. */
     MEOPT_SHARED_MEMORY = 8,
     MEOPT_KEEP_BF16 = 16, /* the caller's weights are bf16, whatever the size (model.bfloat16()) */
-    MEOPT_COPY_F16 = 32 /* fp32+copy, whatever the options and the size, with a copy in fp16 (model.half()) */
+    MEOPT_COPY_F16 = 32,  /* fp32+copy, whatever options and size, with a copy in fp16 (model.half()) */
+    MEOPT_OWN_RULE = 64   /* the tensor's rule is its field `rule` */
 };
 /* Also kept in fp32: tensors with fewer than two dimensions above 1, or fewer than small_count elements. With
  * MEOPT_KEEP_BF16, a tensor that would be kept in fp32 has weights bf16+16 and fp32 states, and steps with
@@ -276,6 +292,10 @@ struct meopt_tensor {
      * parts round differently. If `first` is a multiple of 32768 in every part, sums over the tensor are
      * bit-identical to those of the whole tensor. */
     int64_t count;
+    int rule; /* MEOPT_OWN_RULE: enum meopt_rule; lamb goes with no other. Without it, tensors of fewer than
+                 two dimensions above 1 have apadamw in place of muon. Embeddings and heads should, too */
+    int64_t rows[4]; /* muon: rows of matrices in the tensor, orthogonalized apart (queries, keys, values); 0:
+                        one, of shape[0] rows. A part (MEOPT_PART) is all of a tensor or nothing */
 };
 
 /* Bytes by kind: the sizes requested from the allocator, each rounded up to 64 bytes. */
@@ -283,7 +303,8 @@ struct meopt_bytes {
     int64_t parameters;
     size_t weights, copy, correction, moments, scales, accumulators; /* scales: a part of `moments` */
     size_t total;                                                    /* without `scales`, a part of moments */
-    size_t callers; /* the part of weights and copy in the caller's memory */
+    size_t callers;   /* the part of weights and copy in the caller's memory */
+    size_t workspace; /* muon: the matrix that steps; in `total`; 0 in meopt_info */
 };
 
 /* Computes the bytes that meopt_create would hold, without allocating. */
@@ -352,6 +373,8 @@ int meopt_get_group(const struct meopt *opt, size_t tensor, struct meopt_group *
                     struct meopt_error *err);
 int meopt_set_group(struct meopt *opt, size_t tensor, const struct meopt_group *group,
                     struct meopt_error *err);
+
+int meopt_tensor_rule(const struct meopt *opt, size_t tensor); /* enum meopt_rule; -1: no such tensor */
 
 /* Records that the caller moved a tensor's memory, weights or copy (MEOPT_WEIGHTS_F32_COPY), with its values.
  * NULL: unchanged. Reads and writes none of it. */

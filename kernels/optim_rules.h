@@ -21,22 +21,26 @@
   X(c, APADAMW, "apadamw", "adamw",  WITH_V,              DECAY_WEIGHT,   UPDATE_RATIO,    0.999, 1e-8, 0) \
   X(c, APSGD,   "apsgd",   "sgd",    WITH_MOMENTUM,       DECAY_GRADIENT, UPDATE_GRADIENT, 0.999, 1e-8, 0.9) \
   X(c, LAMB,    "lamb",    "aplamb", WITH_V | WITH_TRUST, DECAY_UPDATE,   UPDATE_RATIO,    0.999, 1e-6, 0) \
-  X(c, LION,    "lion",    "aplion", 0,                   DECAY_WEIGHT,   UPDATE_SIGN,     0.99,  1e-8, 0)
+  X(c, LION,    "lion",    "aplion", 0,                   DECAY_WEIGHT,   UPDATE_SIGN,     0.99,  1e-8, 0) \
+  X(c, MUON,    "muon",    "apmuon", WITH_MATRICES,       DECAY_WEIGHT,   UPDATE_MATRIX,   0.999, 1e-8, 0.95)
 // clang-format on
 
 /* V: a second moment; beta2, eps. TRUST: a trust ratio, with a first pass for the norms of weight and update;
  * trust_clip, always_adapt, max_grad_norm, decoupled_decay. MOMENTUM: m is torch's momentum buffer, absent if
- * momentum is 0; dampening, nesterov. */
-enum rule_trait { WITH_V = 1, WITH_TRUST = 2, WITH_MOMENTUM = 4 };
+ * momentum is 0; dampening, nesterov. MATRICES: the update is of a whole matrix (core/optim/muon.c);
+ * momentum, nesterov, ns_..., adjust_lr. Other tensors then have APADAMW. */
+enum rule_trait { WITH_V = 1, WITH_TRUST = 2, WITH_MOMENTUM = 4, WITH_MATRICES = 8 };
 /* GRADIENT: added to the gradient. WEIGHT: decoupled. UPDATE: added to the update, or decoupled with
  * decoupled_decay. */
 enum rule_decay { DECAY_GRADIENT, DECAY_WEIGHT, DECAY_UPDATE };
-/* For gradient g, before decay: RATIO g / (|g| + eps), GRADIENT g, SIGN the sign of g. */
-enum rule_update { UPDATE_RATIO, UPDATE_GRADIENT, UPDATE_SIGN };
+/* For gradient g, before decay: RATIO g / (|g| + eps), GRADIENT g, SIGN the sign of g. MATRIX: of none alone.
+ */
+enum rule_update { UPDATE_RATIO, UPDATE_GRADIENT, UPDATE_SIGN, UPDATE_MATRIX };
 
 #define RULE_NUMBER(prefix, number, ...) prefix##number,
-/* ACCUMULATE adds the gradient to m and has no weights. It is internal. */
-enum { OPTIM_RULES(RULE_NUMBER, RULE_) RULE_COUNT, RULE_ACCUMULATE = RULE_COUNT };
+/* ACCUMULATE adds the gradient to m and has no weights. APPLY subtracts the gradient, MUON's update, from the
+ * weights and has no m. Both are internal. */
+enum { OPTIM_RULES(RULE_NUMBER, RULE_) RULE_COUNT, RULE_ACCUMULATE = RULE_COUNT, RULE_APPLY };
 
 /* Returns whether the rule has all of `traits`; a constant expression if `rule` is constant. */
 #define RULE_BIT(wanted, number, name, alias, traits, ...)                                                   \

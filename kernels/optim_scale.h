@@ -1,5 +1,6 @@
-/* The clipping scale and LAMB's trust ratio, bit-identical on host and card. SCALE_FN: qualifiers of a
- * function. SCALE_MUL: a product of doubles that is not fused with the following sum. */
+/* The clipping scale, LAMB's trust ratio and the norm of muon's matrices, bit-identical on host and card.
+ * SCALE_FN: qualifiers of a function. SCALE_MUL: a product of doubles that is not fused with the following
+ * sum. */
 #ifndef MEOPT_KERNELS_OPTIM_SCALE_H
 #define MEOPT_KERNELS_OPTIM_SCALE_H
 
@@ -20,6 +21,13 @@ SCALE_FN double scale_clipped(double norm, double divide, double clip)
         if (factor < 1) scale = SCALE_MUL(scale, factor);
     }
     return scale;
+}
+
+/* Returns norm / max(|x|, least) for the sum of squares of x. */
+SCALE_FN float scale_normal(double squares, double least, double norm)
+{
+    double size = sqrt(squares);
+    return (float)(norm / (size < least ? least : size));
 }
 
 /* Returns lr times LAMB's trust ratio (timm): |w| / |u|; 1 if either is 0 or `adapts` is 0. */

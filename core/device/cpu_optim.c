@@ -6,7 +6,9 @@
  */
 #include "core/device/cpu.h"
 #include "core/device/threads.h"
+#include "kernels/bf16.h"
 #include "kernels/cpu/optim.h"
+#include "kernels/optim_scale.h"
 
 #include <math.h>
 #include <stdatomic.h>
@@ -221,6 +223,83 @@ static void cpu_optim_clear(struct device *dev, void *block, size_t bytes, int64
     threads_run(chunks > 1 ? threads_count(threads) : 1, clearing_run, &clearing);
 }
 
+/* ---- Matrices of muon ---------------------------------------------------------------------------------- */
+
+static float matrix_value(const void *x, enum dtype type, int64_t at)
+{
+    float value;
+    uint32_t bits;
+    if (type == DTYPE_F32) return ((const float *)x)[at];
+    bits = (uint32_t)((const uint16_t *)x)[at] << 16;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+static void matrix_put(void *x, enum dtype type, int64_t at, float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    if (type == DTYPE_F32) ((float *)x)[at] = value;
+    else ((uint16_t *)x)[at] = bf16_of_bits(bits);
+}
+
+static void cpu_copy_matrix(struct device *dev, const struct optim_copy *c)
+{
+    (void)dev;
+    size_t size = c->from_type == DTYPE_F32 ? 4 : 2;
+    for (int64_t i = 0; i < c->rows; i++)
+        if (!c->from)
+            for (int64_t j = 0; j < c->columns; j++) matrix_put(c->to, c->to_type, i * c->to_ld + j, i == j);
+        else if (c->from_type == c->to_type)
+            memcpy((char *)c->to + (size_t)(i * c->to_ld) * size,
+                   (const char *)c->from + (size_t)(i * c->from_ld) * size, (size_t)c->columns * size);
+        else
+            for (int64_t j = 0; j < c->columns; j++)
+                matrix_put(c->to, c->to_type, i * c->to_ld + j,
+                           matrix_value(c->from, c->from_type, i * c->from_ld + j));
+}
+
+/* Sums of squares of fixed shares, added in their order. */
+enum { NORM_SHARES = 256 };
+struct norm {
+    const struct optim_normalize *n;
+    int64_t share; /* elements */
+    double squares[NORM_SHARES];
+    float factor;
+};
+static void norm_squares(void *context, int thread, int threads)
+{
+    struct norm *norm = context;
+    const struct optim_normalize *n = norm->n;
+    int finite = 1;
+    for (int64_t s = threads_share(NORM_SHARES, thread, threads);
+         s < threads_share(NORM_SHARES, thread + 1, threads); s++) {
+        int64_t begin = s * norm->share, left = n->count - begin;
+        if (left <= 0) continue;
+        optim_sum_squares((const char *)n->x + (size_t)begin * (n->type == DTYPE_F32 ? 4 : 2),
+                          n->type == DTYPE_F32 ? GRADIENT_F32 : GRADIENT_BF16,
+                          left < norm->share ? left : norm->share, &norm->squares[s], &finite);
+    }
+}
+static void norm_divide(void *context, int thread, int threads)
+{
+    const struct norm *norm = context;
+    const struct optim_normalize *n = norm->n;
+    for (int64_t i = threads_share(n->count, thread, threads);
+         i < threads_share(n->count, thread + 1, threads); i++)
+        matrix_put(n->x, n->type, i, matrix_value(n->x, n->type, i) * norm->factor);
+}
+static void cpu_normalize(struct device *dev, struct optim_work *work, const struct optim_normalize *n)
+{
+    (void)dev, (void)work;
+    struct norm norm = {.n = n, .share = (n->count / NORM_SHARES + 64) & ~(int64_t)63};
+    int threads = n->count > 65536 ? threads_count(n->threads) : 1;
+    double squares = 0;
+    threads_run(threads, norm_squares, &norm);
+    for (int s = 0; s < NORM_SHARES; s++) squares += norm.squares[s];
+    norm.factor = scale_normal(squares, n->least, n->norm);
+    threads_run(threads, norm_divide, &norm);
+}
+
 const struct device_optim cpu_optim = {
     .asynchronous = false,
     .create = cpu_optim_create,
@@ -230,4 +309,6 @@ const struct device_optim cpu_optim = {
     .results = cpu_optim_results,
     .resume = cpu_optim_resume,
     .clear = cpu_optim_clear,
+    .copy_matrix = cpu_copy_matrix,
+    .normalize = cpu_normalize,
 };

@@ -123,6 +123,24 @@ struct optim_sweep {
     bool trust;  /* step, on a card: tasks of LAMB with norms also step, with the trust ratios */
     int64_t bad; /* in: -1. The task of the bad gradient; on a card only the results have it */
 };
+/* A matrix of muon: copies rows x columns, and may round fp32 to bf16 (to nearest). from NULL: the unit
+ * matrix. ld: elements between rows. */
+struct optim_copy {
+    void *to;
+    const void *from;
+    enum dtype to_type, from_type;
+    int64_t rows, columns, to_ld, from_ld;
+};
+/* x *= norm / max(|x|, least), |x| the root of the sum of squares; all NaN if one is. */
+struct optim_normalize {
+    void *x;
+    enum dtype type;
+    int64_t count;
+    double least, norm;
+    int threads;                    /* on the host */
+    int64_t first_partial;          /* on a card: of results that no tensor has */
+    struct optim_grad_stats *found; /* on a card: memory for the sum */
+};
 struct optim_work;
 struct device_optim {
     bool asynchronous; /* results take time: request those of many tensors at once */
@@ -140,6 +158,8 @@ struct device_optim {
     void (*resume)(struct device *, struct optim_work *, const struct optim_partial *, size_t count);
     /* Clears memory by the threads that will step those chunks. */
     void (*clear)(struct device *, void *block, size_t bytes, int64_t chunks, int threads);
+    void (*copy_matrix)(struct device *, const struct optim_copy *);
+    void (*normalize)(struct device *, struct optim_work *, const struct optim_normalize *);
 };
 
 /* Streams next to the device's own, any number. Work on one stream runs in order; work on different streams

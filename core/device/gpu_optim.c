@@ -202,6 +202,29 @@ static void gpu_optim_clear(struct device *dev, void *block, size_t bytes, int64
     dev->ops->fill(dev, block, 0, bytes);
 }
 
+static void gpu_copy_matrix(struct device *dev, const struct optim_copy *given)
+{
+    struct optim_copy c = *given;
+    const char *kernel = c.from_type != c.to_type ? "optim_copy_f32_bf16"
+                         : c.to_type == DTYPE_F32 ? "optim_copy_f32_f32"
+                                                  : "optim_copy_bf16_bf16";
+    gpu_launch(dev, kernel, gpu_blocks(dev, c.rows * c.columns), 1,
+               (void *[]){&c.to, &c.from, &c.rows, &c.columns, &c.to_ld, &c.from_ld});
+}
+
+static void gpu_normalize(struct device *dev, struct optim_work *w, const struct optim_normalize *given)
+{
+    struct optim_normalize n = *given;
+    bool f32 = n.type == DTYPE_F32;
+    struct optim_task task = {.count = n.count,
+                              .first_partial = n.first_partial,
+                              .gradient = n.x,
+                              .gradient_format = f32 ? GRADIENT_F32 : GRADIENT_BF16};
+    gpu_optim_squares(dev, w, &(struct optim_sweep){.tasks = &task, .count = 1, .found = n.found});
+    gpu_launch(dev, f32 ? "optim_normalize_f32" : "optim_normalize_bf16", gpu_blocks(dev, n.count), 1,
+               (void *[]){&n.x, &n.count, &n.least, &n.norm, &n.found});
+}
+
 const struct device_optim gpu_optim = {
     .asynchronous = true,
     .create = gpu_optim_create,
@@ -211,4 +234,6 @@ const struct device_optim gpu_optim = {
     .results = gpu_optim_results,
     .resume = gpu_optim_resume,
     .clear = gpu_optim_clear,
+    .copy_matrix = gpu_copy_matrix,
+    .normalize = gpu_normalize,
 };

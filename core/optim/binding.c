@@ -67,7 +67,7 @@ int meopt_set_group(struct meopt *opt, size_t tensor, const struct meopt_group *
     if (!isfinite(group->lr_scale) || group->lr_scale < 0)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: lr_scale is %g", changed.name,
                           group->lr_scale);
-    if (RULE_HAS(opt->options.rule, WITH_MOMENTUM) && group->momentum != 0 && changed.layout.m == STATE_NONE)
+    if (RULE_HAS(changed.rule, WITH_MOMENTUM) && group->momentum != 0 && changed.layout.m == STATE_NONE)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s was created without momentum",
                           changed.name);
     opt->tensors[tensor] = changed;

@@ -1,9 +1,7 @@
 /* Formats and sizes of each tensor's blocks, for meopt_query and meopt_create. */
-#include "core/optim/optim.h"
+#include "core/optim/muon.h"
 
 #include <string.h>
-
-static size_t rounded(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
 
 /* Returns the bytes of an array, padded to whole groups; 0 for STATE_NONE. */
 static size_t state_array_bytes(int format, int64_t groups)
@@ -40,8 +38,8 @@ void layout_plan(struct layout *l, const struct meopt_options *o, const struct m
     if (l->copy_f16) l->weights = WEIGHTS_F32_COPY;
     l->m = keep ? STATE_F32 : o->first_moment;
     l->v = keep ? STATE_F32 : o->second_moment;
-    if (!RULE_HAS(o->rule, WITH_V)) l->v = STATE_NONE;
-    if (RULE_HAS(o->rule, WITH_MOMENTUM) && o->momentum == 0) l->m = STATE_NONE;
+    if (!RULE_HAS(tensor->rule, WITH_V)) l->v = STATE_NONE;
+    if (RULE_HAS(tensor->rule, WITH_MOMENTUM) && o->momentum == 0) l->m = STATE_NONE;
     l->accumulator = o->accumulator < 0 ? STATE_NONE : keep ? STATE_F32 : o->accumulator;
 
     size_t count = (size_t)l->count, groups = (size_t)l->groups;
@@ -84,7 +82,12 @@ int meopt_query_sized(size_t size, const struct meopt_options *options, const st
         if ((status = tensor_read(&tensor, &o, tensors, i, err))) return status;
         layout_plan(&layout, &o, &tensor);
         layout_add(&all, &layout, tensor.weights != NULL, tensor.copy != NULL);
+        struct tensor t = {.layout = layout};
+        muon_describe(&t, &tensor);
+        size_t workspace = rounded(muon_bytes(&o, &t, optim_device_of(&o)->optim->asynchronous));
+        if (workspace > all.workspace) all.workspace = workspace;
     }
+    all.total += all.workspace;
     struct_copy_out(bytes, size, &all, sizeof all);
     return MEOPT_OK;
 }

@@ -1,4 +1,5 @@
 /* The handle: creation from a table of tensors, memory, weights in and out. */
+#include "core/optim/muon.h"
 #include "core/optim/offload.h"
 #include "core/base/file.h"
 #include "core/base/hash.h"
@@ -17,7 +18,7 @@ struct optim_task task_of(const struct meopt *opt, const struct tensor *t)
         .whole = t->whole,
         .first_group = t->first / OPTIM_GROUP,
         .first_partial = (int64_t)t->first_partial,
-        .rule = opt->options.rule,
+        .rule = t->rule,
         .weight_format = l->weights,
         .copy_f16 = l->copy_f16,
         .m_format = l->m,
@@ -76,6 +77,7 @@ static int tensor_create(struct meopt *opt, struct tensor *t, const struct meopt
     for (int d = 0; d < t->ndim; d++) t->whole *= t->shape[d];
     t->decay = !(from->flags & MEOPT_NO_DECAY);
     t->shares = from->flags & MEOPT_SHARED_MEMORY;
+    muon_describe(t, from);
     t->lr_scale = from->lr_scale;
     t->key = fnv1a(t->name); /* independent of its index in the table */
     if ((uintptr_t)from->weights % (l->weights <= WEIGHTS_F32_COPY ? 4 : 2) || (uintptr_t)from->copy % 2)
@@ -177,7 +179,8 @@ static int results_grow(struct meopt *opt, size_t before, struct meopt_error *er
     opt->sums = sums;
     struct optim_work *work;
     struct error why = {0};
-    if (optim->create(opt->device, opt->count, chunks, opt->options.combine ? slots : 0, &work, &why)) {
+    if (optim->create(opt->device, opt->count, chunks + muon_chunks(opt), opt->options.combine ? slots : 0,
+                      &work, &why)) {
         optim->destroy(opt->device, work);
         return optim_fail(err, MEOPT_NO_MEMORY, "%.200s", why.what);
     }
@@ -212,6 +215,7 @@ static int tensors_append(struct meopt *opt, const struct meopt_tensor *tensors,
             status = optim_fail(err, MEOPT_BAD_ARGUMENT, "two tensors are called %.100s", all[i].name);
     if (!status && opt->options.accumulator_sets) status = accumulators_share(opt, err);
     if (!status && !opt->options.dry) status = refuse_overlap(opt, err);
+    if (!status) status = muon_reserve(opt, err);
     if (!status) status = results_grow(opt, before, err);
     while (status && opt->count > old) tensor_destroy(opt, &all[--opt->count]);
     return status;
@@ -255,6 +259,7 @@ int meopt_create(struct meopt **out, const struct meopt_options *options, const 
     opt->options = o;
     opt->options.threads = threads_lasting(o.threads);
     opt->device = optim_device_of(&o);
+    pthread_mutex_init(&opt->workspace_lock, NULL);
     OPTIM_ENTER(opt);
     opt->kernels = optim_kernels_find(NULL);
     opt->m_range8 = m_range(&o, STATE_8BIT);
@@ -278,6 +283,8 @@ void meopt_destroy(struct meopt *opt)
     offload_destroy(opt);
     for (size_t i = opt->count; i-- > 0;) tensor_destroy(opt, &opt->tensors[i]);
     memory_release(&opt->options, MEOPT_MEMORY_ACCUMULATOR, opt->accumulators, opt->accumulator_bytes);
+    memory_release(&opt->options, MEOPT_MEMORY_WORKSPACE, opt->workspace, opt->workspace_bytes);
+    pthread_mutex_destroy(&opt->workspace_lock);
     opt->device->optim->destroy(opt->device, opt->work);
     free(opt->tensors);
     free(opt->partials);
@@ -296,6 +303,8 @@ int meopt_held_sized(size_t size, const struct meopt *opt, struct meopt_bytes *b
         held.total -= held.accumulators - opt->accumulator_bytes;
         held.accumulators = opt->accumulator_bytes;
     }
+    held.workspace = rounded(opt->workspace_bytes);
+    held.total += held.workspace;
     struct_copy_out(bytes, size, &held, sizeof held);
     return MEOPT_OK;
 }
@@ -321,6 +330,11 @@ int64_t meopt_find(const struct meopt *opt, const char *name)
     for (size_t i = 0; opt && name && i < opt->count; i++)
         if (strcmp(opt->tensors[i].name, name) == 0) return (int64_t)i;
     return -1;
+}
+
+int meopt_tensor_rule(const struct meopt *opt, size_t tensor)
+{
+    return opt && tensor < opt->count ? opt->tensors[tensor].rule : -1;
 }
 
 int meopt_weights(const struct meopt *opt, size_t tensor, void **p, enum meopt_dtype *dtype)

@@ -27,6 +27,10 @@ struct tensor {
     int64_t whole; /* MEOPT_PART: elements of the whole tensor; else 0 */
     bool decay;
     bool shares; /* MEOPT_SHARED_MEMORY */
+    int rule;
+    int matrices;    /* of a tensor of muon, one below the other */
+    int64_t rows[4]; /* of each */
+    int64_t columns;
     double lr_scale;
     bool grouped;             /* meopt_set_group was called: */
     struct meopt_group group; /* its options */
@@ -45,6 +49,7 @@ struct tensor {
     size_t first_partial; /* its chunks in meopt.partials */
 };
 
+static inline size_t rounded(size_t bytes) { return (bytes + 63) & ~(size_t)63; } /* to cache lines */
 static inline int64_t chunks_of(const struct tensor *t) { return optim_chunks(t->layout.count); }
 
 struct meopt {
@@ -67,6 +72,9 @@ struct meopt {
     struct optim_partial *measured; /* with accumulators: results of meopt_norms_begin, one per chunk */
     double lr;
     int m_range8, m_range4;
+    void *workspace; /* of muon, NULL: no tensor has it. One tensor uses it at a time: */
+    size_t workspace_bytes;
+    pthread_mutex_t workspace_lock;     /* on a card, OPTIM_ENTER */
     struct offload *offload;            /* NULL: no state is offloaded */
     double offload_seen, offload_taken; /* bytes examined and selected by offload_select */
 };
@@ -116,6 +124,7 @@ int optim_between_steps(const struct meopt *opt, struct meopt_error *err);
 /* Checks that [first, first + count) is a range of the tensor in groups of 64, and values is not NULL. */
 int optim_range_check(const struct meopt *opt, size_t tensor, int64_t first, int64_t count,
                       const void *values, struct meopt_error *err);
+/* Reads and checks a row of the caller's table; its rule is set in any case. */
 int tensor_read(struct meopt_tensor *to, const struct meopt_options *options,
                 const struct meopt_tensor *table, size_t i, struct meopt_error *err);
 

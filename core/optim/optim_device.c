@@ -24,12 +24,10 @@ struct device *optim_device_of(const struct meopt_options *o)
 
 void *memory_allocate(const struct meopt_options *o, int kind, size_t bytes, const char *tensor)
 {
-    static const enum memory_class classes[MEOPT_MEMORY_KINDS] = {[MEOPT_MEMORY_WEIGHTS] = MEMORY_WEIGHTS,
-                                                                  [MEOPT_MEMORY_COPY] = MEMORY_WEIGHTS,
-                                                                  [MEOPT_MEMORY_CORRECTION] = MEMORY_WEIGHTS,
-                                                                  [MEOPT_MEMORY_MOMENTS] = MEMORY_OPTIMIZER,
-                                                                  [MEOPT_MEMORY_ACCUMULATOR] =
-                                                                      MEMORY_GRADIENTS};
+    static const enum memory_class classes[MEOPT_MEMORY_KINDS] = {
+        [MEOPT_MEMORY_WEIGHTS] = MEMORY_WEIGHTS,       [MEOPT_MEMORY_COPY] = MEMORY_WEIGHTS,
+        [MEOPT_MEMORY_CORRECTION] = MEMORY_WEIGHTS,    [MEOPT_MEMORY_MOMENTS] = MEMORY_OPTIMIZER,
+        [MEOPT_MEMORY_ACCUMULATOR] = MEMORY_GRADIENTS, [MEOPT_MEMORY_WORKSPACE] = MEMORY_WORKSPACE};
     if (o->allocate) return o->allocate(o->context, kind, bytes, tensor);
     if (o->device) return device_alloc(optim_device_of(o), classes[kind], bytes, "optimizer", NULL);
     void *p = aligned_alloc(64, (bytes + 63) & ~(size_t)63);

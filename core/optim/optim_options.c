@@ -1,5 +1,5 @@
 /* Names, presets and checks of the options: see core/meopt.h. */
-#include "core/optim/optim.h"
+#include "core/optim/muon.h"
 #include "core/base/translate.h"
 
 #include <math.h>
@@ -9,8 +9,8 @@
 
 enum {
     CHUNK_ELEMENTS = OPTIM_CHUNK * OPTIM_GROUP,
-    TENSOR_FLAGS =
-        MEOPT_NO_DECAY | MEOPT_KEEP_F32 | MEOPT_PART | MEOPT_SHARED_MEMORY | MEOPT_KEEP_BF16 | MEOPT_COPY_F16
+    TENSOR_FLAGS = MEOPT_NO_DECAY | MEOPT_KEEP_F32 | MEOPT_PART | MEOPT_SHARED_MEMORY | MEOPT_KEEP_BF16 |
+                   MEOPT_COPY_F16 | MEOPT_OWN_RULE
 };
 /* Asserts that libmeopt and the kernels use the same numbers. */
 #define SAME(ours, others)        _Static_assert((int)(ours) == (int)(others), #ours " is not " #others)
@@ -126,6 +126,11 @@ int meopt_options_init_sized(size_t tensor_size, struct meopt_options *options, 
         .bias_correction = 1,
         .grad_averaging = 1,
         .offload_fraction = 1,
+        .nesterov = RULE_HAS(rule, WITH_MATRICES) != 0,
+        .ns_steps = 5,
+        .ns_coefficients = {3.4445, -4.7750, 2.0315},
+        .ns_eps = 1e-7,
+        .ns_dtype = MEOPT_BF16,
     };
     struct_copy_out(options, size, &o, sizeof o);
     return MEOPT_OK;
@@ -207,6 +212,15 @@ int options_check(const struct meopt_options *o, struct meopt_error *err)
         {"offload", o->offload, 0, MEOPT_OFFLOAD_HOST, "one of enum meopt_offload"},
         {"offload_fraction", o->offload_fraction, 0, 1, "between 0 and 1"},
         {"average_decay", o->average_decay, 0, 0.9999999, "at least 0 and below 1"},
+        {"ns_steps", o->ns_steps, 1, 20, "between 1 and 20"},
+        {"ns_schedule", o->ns_schedule, 0, MEOPT_NS_POLAR_EXPRESS, "one of enum meopt_ns"},
+        {"ns_coefficients[0]", o->ns_coefficients[0], -100, 100, "between -100 and 100"},
+        {"ns_coefficients[1]", o->ns_coefficients[1], -100, 100, "between -100 and 100"},
+        {"ns_coefficients[2]", o->ns_coefficients[2], -100, 100, "between -100 and 100"},
+        {"ns_eps", o->ns_eps, 1e-30, 1, "between 1e-30 and 1"},
+        {"ns_dtype", o->ns_dtype, MEOPT_F32, MEOPT_BF16, "MEOPT_F32 or MEOPT_BF16"},
+        {"ns_form", o->ns_form, 0, MEOPT_NS_GRAM, "one of enum meopt_ns_form"},
+        {"adjust_lr", o->adjust_lr, 0, MEOPT_ADJUST_SPECTRAL, "one of enum meopt_adjust_lr"},
     };
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
         if (!(ranges[i].value >= ranges[i].min && ranges[i].value <= ranges[i].max))
@@ -227,11 +241,39 @@ int options_check(const struct meopt_options *o, struct meopt_error *err)
                           "adapt_every is %d, expected 0: formats that widen during a run were removed; "
                           "choose wider ones, as of meopt_options_preset \"quality\"",
                           o->reserved_adapt_every);
-    if (RULE_HAS(o->rule, WITH_V) && OPTIM_LOW_BIT(o->second_moment) && o->beta1 * o->beta1 >= o->beta2)
+    if (RULE_HAS(o->rule, WITH_MATRICES) && o->offload)
+        return optim_fail(err, MEOPT_BAD_ARGUMENT,
+                          "rule %s cannot be offloaded: its matrices step whole; set options.offload to 0",
+                          meopt_rule_name(o->rule));
+    if ((RULE_HAS(o->rule, WITH_V) || RULE_HAS(o->rule, WITH_MATRICES)) && OPTIM_LOW_BIT(o->second_moment) &&
+        o->beta1 * o->beta1 >= o->beta2)
         return optim_fail(err, MEOPT_BAD_ARGUMENT,
                           "a second moment of 8 or 4 bits needs beta1^2 < beta2, got %g and %g", o->beta1,
                           o->beta2);
     return MEOPT_OK;
+}
+
+/* Sets the rule of a row whose shape was read: its own, or that of the options. */
+static int rule_read(struct meopt_tensor *to, const struct meopt_options *o, int64_t count,
+                     struct meopt_error *err)
+{
+    bool own = to->flags & MEOPT_OWN_RULE;
+    int wide = 0;
+    for (int d = 0; d < to->ndim; d++) wide += to->shape[d] > 1;
+    if (own && !meopt_rule_name(to->rule))
+        return optim_fail(err, MEOPT_BAD_ARGUMENT,
+                          "tensor %.100s: rule is %d, expected one of enum meopt_rule", to->name, to->rule);
+    if (!own) to->rule = RULE_HAS(o->rule, WITH_MATRICES) && wide < 2 ? RULE_APADAMW : o->rule;
+    if (to->rule == o->rule && !RULE_HAS(to->rule, WITH_MATRICES)) return MEOPT_OK;
+    if (RULE_HAS(to->rule, WITH_TRUST) != RULE_HAS(o->rule, WITH_TRUST))
+        return optim_fail(err, MEOPT_BAD_ARGUMENT,
+                          "tensor %.100s has rule %s in an optimizer of %s: %s goes with no other rule",
+                          to->name, meopt_rule_name(to->rule), meopt_rule_name(o->rule),
+                          optim_rules[RULE_LAMB].name);
+    struct meopt_options mixed = *o;
+    mixed.rule = to->rule;
+    int status = options_check(&mixed, err);
+    return status || !RULE_HAS(to->rule, WITH_MATRICES) ? status : muon_read(to, wide, count, err);
 }
 
 int tensor_read(struct meopt_tensor *to, const struct meopt_options *options,
@@ -278,6 +320,8 @@ int tensor_read(struct meopt_tensor *to, const struct meopt_options *options,
                           "tensor %.100s: %lld elements from %lld are no part of it in chunks of %d, which "
                           "options.combine asks for",
                           to->name, (long long)to->count, (long long)to->first, CHUNK_ELEMENTS);
+    int status = rule_read(to, options, count, err);
+    if (status) return status;
     if (to->lr_scale == 0) to->lr_scale = 1;
     if (!isfinite(to->lr_scale) || to->lr_scale < 0)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: lr_scale is %g", to->name, to->lr_scale);

@@ -1,4 +1,5 @@
 /* The optimizer step: scalars of each tensor, sweeps over groups, LAMB's trust ratios, clipping. */
+#include "core/optim/muon.h"
 #include "core/optim/norm.h"
 #include "core/optim/offload.h"
 #include "kernels/optim_scale.h"
@@ -37,6 +38,31 @@ static int sweep_all(struct meopt *opt, const size_t *tensors, struct optim_task
     int status = opt->offload ? offload_sweep(opt, tensors, sweep, err) : MEOPT_OK;
     sweep->wait = asked;
     return status ? status : optim_device_status(opt, err);
+}
+
+/* Runs a sweep whose tensors of muon step one by one, after the others. */
+static int sweep_rules(struct meopt *opt, const size_t *tensors, struct optim_task *tasks,
+                       struct optim_sweep *sweep, bool wait, struct meopt_error *err)
+{
+    size_t matrices = 0;
+    for (size_t i = 0; i < sweep->count; i++) matrices += RULE_HAS(tasks[i].rule, WITH_MATRICES);
+    if (!matrices) return sweep_all(opt, tensors, tasks, sweep, wait, err);
+    if (sweep->check) { /* check all gradients before the first update */
+        sweep->check_only = true;
+        opt->device->optim->step(opt->device, opt->work, sweep);
+        sweep->check_only = false;
+        if (sweep->bad >= 0) return MEOPT_OK;
+    }
+    for (size_t i = 0; i < sweep->count; i++)
+        if (RULE_HAS(tasks[i].rule, WITH_MATRICES)) tasks[i].count = 0;
+    int status = matrices < sweep->count ? sweep_all(opt, tensors, tasks, sweep, wait, err) : MEOPT_OK;
+    for (size_t i = 0; i < sweep->count && !status; i++) {
+        if (!RULE_HAS(tasks[i].rule, WITH_MATRICES)) continue;
+        tasks[i].count = opt->tensors[tensors[i]].layout.count;
+        sweep->wait = wait;
+        status = muon_step(opt, &opt->tensors[tensors[i]], &tasks[i], sweep, err);
+    }
+    return status;
 }
 
 /* Runs LAMB's first pass, which computes each tensor's learning rate from the norms of weight and update. */
@@ -80,7 +106,7 @@ static int sweep_steps(struct meopt *opt, const size_t *tensors, struct optim_ta
         tasks[i].norms_only = sweep->trust;
     }
     int status = trust && !sweep->trust ? trust_ratios(opt, tensors, tasks, sweep, err) : MEOPT_OK;
-    if (!status) status = sweep_all(opt, tensors, tasks, sweep, wait, err);
+    if (!status) status = sweep_rules(opt, tensors, tasks, sweep, wait, err);
     if (!status && sweep->reduce_failed) status = optim_reduce_failed(opt, err);
     for (size_t i = 0; i < sweep->count; i++) {
         struct tensor *t = &opt->tensors[tensors[i]];

@@ -28,8 +28,10 @@ int m_range(const struct meopt_options *o, int m_format)
 const struct meopt_options *tensor_options(const struct meopt *opt, const struct tensor *tensor,
                                            struct meopt_options *own)
 {
-    if (!tensor->grouped) return &opt->options;
+    if (!tensor->grouped && tensor->rule == opt->options.rule) return &opt->options;
     *own = opt->options;
+    own->rule = tensor->rule;
+    if (!tensor->grouped) return own;
     own->weight_decay = tensor->group.weight_decay;
     own->beta1 = tensor->group.beta1;
     own->beta2 = tensor->group.beta2;
@@ -70,6 +72,10 @@ struct optim_scalars step_scalars(const struct meopt *opt, const struct tensor *
         s.beta1 = tensor->updates ? (float)o->momentum : 0;
         s.rest1 = tensor->updates ? (float)(1 - o->dampening) : 1;
         s.beta2 = (float)o->momentum;
+    }
+    if (RULE_HAS(o->rule, WITH_MATRICES)) {
+        s.beta1 = (float)o->momentum;
+        s.rest1 = (float)(1 - o->momentum);
     }
     return s;
 }

@@ -3,6 +3,7 @@
 #ifndef MEOPT_KERNELS_CPU_OPTIM_H
 #define MEOPT_KERNELS_CPU_OPTIM_H
 
+#include "kernels/operations.h"
 #include "kernels/optim_task.h"
 
 #include <stddef.h>
@@ -19,7 +20,20 @@ struct optim_kernels {
     void (*state_out)(const struct optim_task *task, int64_t begin, int64_t end, float *m, float *v);
     /* Updates the average of the weights, after `step`. */
     void (*average)(const struct optim_task *task, int64_t begin, int64_t end);
+    /* Computes blocks `begin` to `end`, of optim_product_blocks, of a GEMM without bias. Each element of C is
+     * one sum in rising order of k, so bits depend on nothing else. C overlaps neither A nor B. scratch:
+     * OPTIM_PRODUCT_SCRATCH bytes, 64-byte aligned, one for each thread. */
+    void (*product)(const struct gemm *gemm, void *scratch, int64_t begin, int64_t end);
 };
+
+enum { OPTIM_PRODUCT_ROWS = 96, OPTIM_PRODUCT_COLUMNS = 256, OPTIM_PRODUCT_DEPTH = 256 }; /* of a block */
+#define OPTIM_PRODUCT_SCRATCH                                                                                \
+    ((size_t)(2 * OPTIM_PRODUCT_ROWS + OPTIM_PRODUCT_COLUMNS) * OPTIM_PRODUCT_DEPTH * sizeof(float))
+static inline int64_t optim_product_blocks(const struct gemm *g)
+{
+    return ((g->m + OPTIM_PRODUCT_ROWS - 1) / OPTIM_PRODUCT_ROWS) *
+           ((g->n + OPTIM_PRODUCT_COLUMNS - 1) / OPTIM_PRODUCT_COLUMNS);
+}
 
 /* Returns the kernels called `name`, NULL if unknown or not runnable. name NULL: those of MEOPT_CPU_ISA, else
  * the fastest of this processor. */

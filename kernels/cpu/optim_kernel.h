@@ -109,6 +109,13 @@ OPTIM_FN void step_momentum(const struct optim_task *t, int m_format, int64_t gr
         }
     else if (rule == RULE_ACCUMULATE)
         for (int i = 0; i < VECTORS; i++) m[i] += g[i];
+    else if (rule == RULE_MUON)
+        for (int i = 0; i < VECTORS; i++) {
+            m[i] = rule_average(m[i], g[i], s->beta1, s->rest1);
+            w[i] = s->nesterov ? rule_average(m[i], g[i], s->beta1, s->rest1) : m[i];
+        }
+    else if (rule == RULE_APPLY)
+        for (int i = 0; i < VECTORS; i++) w[i] = real_fma(g[i], real_all(-s->lr), w[i] * s->decay);
     else {
         for (int i = 0; i < VECTORS; i++) g[i] = real_fma(w[i], real_all(s->weight_decay), g[i]);
         if (m_format != STATE_NONE)
@@ -154,6 +161,9 @@ OPTIM_FN bool step_gradient(const struct optim_task *t, int64_t group, const voi
  *   SGD         g += weight_decay w; m' = momentum m + rest1 g, rest1 = 1 - dampening; w -= lr m', or with
  *               nesterov lr (g + momentum m')
  *   accumulate  m' = m + g
+ *   Muon        m' = momentum m + (1 - momentum) g; instead of the weights, the matrix to orthogonalize is
+ *               stored: m', or with nesterov momentum m' + (1 - momentum) g
+ *   apply       w = decay w - lr g; g is that matrix, orthogonalized
  *
  * step_weight updates the weights of vector i, for rules with v; quotient: rule_quotient of the new
  * moments. */
@@ -389,6 +399,10 @@ OPTIM_FN void step_range(struct optim_task task, int64_t begin, int64_t end, str
     r.squares[0] += lanes_total(r.sums.gradient);
     range_sum_weights(t, &r);
     double scale = (double)t->s.gradient_scale, unscaled = scale != 0 ? r.squares[0] / (scale * scale) : 0;
+    if (task.rule == RULE_APPLY) { /* the rest is of the gradient */
+        if (r.sums.bad_groups > out->bad_groups) out->bad_groups = r.sums.bad_groups;
+        return;
+    }
     *out =
         (struct optim_partial){unscaled, r.squares[1], r.squares[2], r.sums.bad_groups, r.sums.wide_groups};
 }
@@ -545,3 +559,5 @@ void OPTIM_NAME(optim_average)(const struct optim_task *t, int64_t begin, int64_
         store_wide_state(t->average, group, STATE_BF16, e, random);
     }
 }
+
+#include "kernels/cpu/optim_product.h"

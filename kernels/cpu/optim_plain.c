@@ -11,7 +11,8 @@ const struct optim_kernels optim_kernels_plain = {"plain",
                                                   optim_weights_out_plain,
                                                   optim_state_in_plain,
                                                   optim_state_out_plain,
-                                                  optim_average_plain};
+                                                  optim_average_plain,
+                                                  optim_product_plain};
 #else
 typedef int optim_plain_not_here;
 #endif

@@ -50,6 +50,13 @@ DEVICE void step_momentum(const optim_task *t, int m_format, int v_format, int64
         }
     else if (rule == RULE_ACCUMULATE)
         for (int k = 0; k < LANE_ELEMENTS; k++) m[k] = m[k] + g[k];
+    else if (rule == RULE_MUON)
+        for (int k = 0; k < LANE_ELEMENTS; k++) {
+            m[k] = rule_average(m[k], g[k], s->beta1, s->rest1);
+            w[k] = s->nesterov ? rule_average(m[k], g[k], s->beta1, s->rest1) : m[k];
+        }
+    else if (rule == RULE_APPLY)
+        for (int k = 0; k < LANE_ELEMENTS; k++) w[k] = real_fma(g[k], -s->lr, w[k] * s->decay);
     else {
         for (int k = 0; k < LANE_ELEMENTS; k++) g[k] = real_fma(w[k], s->weight_decay, g[k]);
         if (m_format != STATE_NONE)
@@ -276,6 +283,10 @@ template <int M, int V> DEVICE void step_chunk(const optim_row *tasks, int count
     }
     double scale = (double)t->s.gradient_scale;
     optim_partial *out = partials + t->first_partial + chunk;
+    if (t->rule == RULE_APPLY) { /* the rest is of the gradient */
+        if (bad_groups > out->bad_groups) out->bad_groups = bad_groups;
+        return;
+    }
     out->gradient_squares = scale != 0 ? total[0] / (scale * scale) : 0;
     out->weight_squares = RULE_HAS(t->rule, WITH_TRUST) ? total[1] : 0;
     out->update_squares = RULE_HAS(t->rule, WITH_TRUST) ? total[2] : 0;
@@ -460,6 +471,39 @@ KERNEL(optim_trust, optim_row *tasks, int, const optim_partial *partials)
     t->s.lr = scale_trusted(t->lr, weights, updates, t->trust, t->trust_at_most_1);
     t->norms_only = 0;
 }
+
+/* Matrices of muon: struct optim_copy; x *= norm / max(|x|, least), with the sum of squares in found. */
+template <class T, class U>
+DEVICE void copy_matrix(T *to, const U *from, int64_t rows, int64_t columns, int64_t to_ld, int64_t from_ld)
+{
+    for (int64_t i = BLOCK_X * THREADS + THREAD; i < rows * columns; i += BLOCKS_X * THREADS) {
+        int64_t row = i / columns, column = i % columns;
+        float unit = row == column ? 1.0f : 0.0f;
+        store(to, row * to_ld + column, from ? load(from, row * from_ld + column) : unit);
+    }
+}
+#define COPY_MATRIX(name, T, U)                                                                              \
+    KERNEL(name, T *to, const U *from, int64_t rows, int64_t columns, int64_t to_ld, int64_t from_ld)        \
+    {                                                                                                        \
+        copy_matrix(to, from, rows, columns, to_ld, from_ld);                                                \
+    }
+COPY_MATRIX(optim_copy_f32_f32, float, float)
+COPY_MATRIX(optim_copy_bf16_bf16, bf16, bf16)
+COPY_MATRIX(optim_copy_f32_bf16, bf16, float)
+template <class T>
+DEVICE void normalize(T *x, int64_t count, double least, double norm, const optim_grad_stats *found)
+{
+    float factor = scale_normal(found->squares, least, norm);
+    for (int64_t i = BLOCK_X * THREADS + THREAD; i < count; i += BLOCKS_X * THREADS)
+        store(x, i, load(x, i) * factor);
+}
+#define NORMALIZE(name, T)                                                                                   \
+    KERNEL(name, T *x, int64_t count, double least, double norm, const optim_grad_stats *found)              \
+    {                                                                                                        \
+        normalize(x, count, least, norm, found);                                                             \
+    }
+NORMALIZE(optim_normalize_f32, float)
+NORMALIZE(optim_normalize_bf16, bf16)
 
 #define STEP(name, M, V)                                                                                     \
     KERNEL(name, const optim_row *tasks, int count, optim_partial *partials)                                 \

@@ -1,0 +1,25 @@
+/* Muon: steps of whole matrices, whose update is the orthogonalized momentum. */
+#ifndef MEOPT_OPTIM_MUON_H
+#define MEOPT_OPTIM_MUON_H
+
+#include "core/optim/optim.h"
+
+/* Checks the matrices of a tensor of muon, and sets rows[0] if none were given. wide: dimensions above 1. */
+int muon_read(struct meopt_tensor *tensor, int wide, int64_t count, struct meopt_error *err);
+/* Takes a tensor's matrices from its row, which muon_read has read. */
+void muon_describe(struct tensor *tensor, const struct meopt_tensor *from);
+
+/* Returns the bytes of the matrices in which a tensor steps; 0: it has another rule. card: the GEMMs are a
+ * card's. */
+size_t muon_bytes(const struct meopt_options *options, const struct tensor *tensor, bool card);
+/* Returns the chunks of the largest tensor of muon, whose results a card keeps next to those of gradients. */
+size_t muon_chunks(const struct meopt *opt);
+/* Allocates the largest tensor's bytes. On a dry device, also reserves what the GEMMs need. */
+int muon_reserve(struct meopt *opt, struct meopt_error *err);
+
+/* Steps the tensor of a task, which was prepared as for other rules. Its result has the squares of the
+ * gradient. If a group of the gradient is not finite, the weights stay, and all groups count as bad. */
+int muon_step(struct meopt *opt, const struct tensor *tensor, const struct optim_task *task,
+              const struct optim_sweep *sweep, struct meopt_error *err);
+
+#endif
