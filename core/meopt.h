@@ -1,7 +1,7 @@
 /* libmeopt: optimizers that need a fraction of the usual memory, for any C or C++ program.
  *
- * An optimizer is a RULE (apadam, apadamw, apsgd, lamb, lion, muon) x a WEIGHT FORMAT x a STATE FORMAT. Their
- * equations, bytes and evidence: meopt-optimizers(7). A complete program: libmeopt(3).
+ * An optimizer is a RULE (apadamw, lion, schedule_free...) x a WEIGHT FORMAT x a STATE FORMAT. What each
+ * one does, its equations, bytes and evidence: meopt-optimizers(7). A complete program: libmeopt(3).
  *
  *     struct meopt_options o;
  *     struct meopt *opt;
@@ -71,6 +71,7 @@ const char *meopt_instruction_set(void);
 
 // clang-format off
 enum meopt_rule { MEOPT_APADAM, MEOPT_APADAMW, MEOPT_APSGD, MEOPT_LAMB, MEOPT_LION, MEOPT_MUON,
+                  MEOPT_SCHEDULE_FREE,
                   MEOPT_RULE_COUNT };
 // clang-format on
 
@@ -177,8 +178,7 @@ struct meopt_options {
     int threads;                /* 0: OpenMP's default; libmeopt-optim: the cores that meopt_create finds */
     int64_t small_count;        /* tensors with fewer elements stay in fp32; default 4096 */
     int accumulator;            /* enum meopt_state_format of gradient accumulators; -1: none (default) */
-    /* Removed: a nonzero interval is MEOPT_BAD_ARGUMENT, the other two are ignored. */
-    int reserved_adapt_every;
+    int reserved_adapt_every;   /* of version 0.1.0: 0, else MEOPT_BAD_ARGUMENT; the next two are ignored */
     double reserved_adapt_threshold;
     void (*reserved_report)(void);
     /* Allocator of 64-byte aligned blocks; both NULL: the library's own. tensor: its name, for messages. */
@@ -234,6 +234,11 @@ struct meopt_options {
      * from X = m / max(its norm, ns_eps (1e-7)), in ns_dtype (MEOPT_BF16, or MEOPT_F32) with fp32 sums. */
     int ns_steps, ns_schedule, ns_form, ns_dtype, adjust_lr; /* the enums below */
     double ns_eps, ns_coefficients[3]; /* a, b, c of MEOPT_NS_QUINTIC: 3.4445, -4.7750, 2.0315 */
+    /* schedule_free, like schedulefree.AdamWScheduleFree: the lr of a tensor's update t is multiplied by
+     * min(1, t / warmup_steps), and t^r lr^weight_lr_power is its weight in the average, with the largest lr
+     * so far. Defaults: 0 (no warm-up), 0, 2. Other rules ignore them. */
+    int64_t warmup_steps;
+    double r, weight_lr_power;
 };
 
 /* QUINTIC: the same coefficients in each step; POLAR_EXPRESS: each step's own (arXiv:2505.16932). GRAM: steps
@@ -305,6 +310,7 @@ struct meopt_bytes {
     size_t total;                                                    /* without `scales`, a part of moments */
     size_t callers;   /* the part of weights and copy in the caller's memory */
     size_t workspace; /* muon: the matrix that steps; in `total`; 0 in meopt_info */
+    size_t point;     /* at MEOPT_POINT_EVAL: host memory for y; in `total` */
 };
 
 /* Computes the bytes that meopt_create would hold, without allocating. */
@@ -394,8 +400,9 @@ int meopt_plan_tensor_sized(size_t size, const struct meopt_options *options,
 #define meopt_plan_tensor(...) meopt_plan_tensor_sized(sizeof(struct meopt_tensor_info), __VA_ARGS__)
 
 /* Import and export moments as fp32 in host memory, ranges as below: m is torch's exp_avg (momentum_buffer),
- * v its exp_avg_sq, NULL for apsgd and lion. updates: the number of updates of the tensor, -1: unchanged.
- * Values are rounded to nearest. Only fp32 can hold values above 2^126; others return MEOPT_NOT_FINITE. */
+ * v its exp_avg_sq, NULL for apsgd and lion; schedule_free: m is z - y. updates: the number of updates of the
+ * tensor, -1: unchanged. Values are rounded to nearest. Only fp32 can hold values above 2^126; others return
+ * MEOPT_NOT_FINITE. */
 int meopt_moments_import(struct meopt *opt, size_t tensor, int64_t first, int64_t count, const float *m,
                          const float *v, int64_t updates, struct meopt_error *err);
 int meopt_moments_export(const struct meopt *opt, size_t tensor, int64_t first, int64_t count, float *m,
@@ -409,6 +416,21 @@ int meopt_import(struct meopt *opt, size_t tensor, int64_t first, int64_t count,
                  struct meopt_error *err);
 int meopt_export(const struct meopt *opt, size_t tensor, int64_t first, int64_t count, float *values,
                  struct meopt_error *err);
+
+/* schedule_free computes gradients at y and makes the model x, their average: y - (1 - beta1) / beta1 m, with
+ * m = z - y. EVAL writes x, rounded to the format, to the weights and moves y to host memory; TRAIN, the
+ * point of a new handle, restores its bits. A tensor that the caller wrote at EVAL gets y from this x. EVAL
+ * refuses steps, accumulation, loading, meopt_moments_import, meopt_add_tensors: MEOPT_BAD_ORDER; records
+ * have y. After an error other than MEOPT_NO_MEMORY, call it again. Other rules have one point. */
+enum meopt_point { MEOPT_POINT_TRAIN, MEOPT_POINT_EVAL };
+int meopt_set_point(struct meopt *opt, enum meopt_point point, struct meopt_error *err);
+enum meopt_point meopt_get_point(const struct meopt *opt);
+/* meopt_export of the weights of a point, at which the handle need not be; x is not rounded to the format. */
+int meopt_export_point(const struct meopt *opt, size_t tensor, enum meopt_point point, int64_t first,
+                       int64_t count, float *values, struct meopt_error *err);
+/* Reads (get) and sets (set) what records hold besides m and y: sum of the average's weights, largest lr. */
+int meopt_average_sums(struct meopt *opt, size_t tensor, const double set[2], double get[2],
+                       struct meopt_error *err);
 
 /* ---- Step -------------------------------------------------------------------------------------------- */
 
@@ -521,10 +543,10 @@ int meopt_accumulators_clear(struct meopt *opt, struct meopt_error *err);
 
 /* ---- State ------------------------------------------------------------------------------------------- */
 
-/* One tensor's optimizer state (moments, scales, number of updates; weights are exported separately) as a
- * self-describing record with a checksum. Loading into the same format is bit-identical; loading into a
- * different format converts the values, rounded to nearest. Records are untrusted input: damage, and the
- * record of a part with a different first element or count, is MEOPT_BAD_STATE. */
+/* One tensor's optimizer state (moments, scales, number of updates; weights are exported separately, except y
+ * of schedule_free, in fp32) as a self-describing record with a checksum. Loading into the same format is
+ * bit-identical; into a different format it converts the values, rounded to nearest. Records are untrusted
+ * input: damage, and a part with a different first element or count, is MEOPT_BAD_STATE. */
 size_t meopt_state_bytes(const struct meopt *opt, size_t tensor);
 int meopt_state_save(const struct meopt *opt, size_t tensor, void *record, size_t bytes,
                      struct meopt_error *err);

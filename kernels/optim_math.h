@@ -18,7 +18,8 @@
  * (-ffp-contract=off). All devices and instruction sets are therefore bit-identical.
  *
  * Rules: Adam (Kingma, Ba 2015), AdamW (Loshchilov, Hutter 2019), SGD, all with torch.optim's conventions;
- * LAMB (You et al. 2020) like timm; Lion (Chen et al. 2023).
+ * LAMB (You et al. 2020) like timm; Lion (Chen et al. 2023); schedule-free AdamW (Defazio et al. 2024) like
+ * schedulefree.AdamWScheduleFree.
  *
  * Low-bit states. A code of an 8-bit state has 4 mantissa bits, that of a 4-bit state 1. Stochastic rounding
  * adds random bits below the mantissa and truncates: unbiased, and exact for values that have a code. One
@@ -47,6 +48,8 @@
  *   m / sqrt(v) uses the new moments before v is rounded, and is read back with the code of v. The update,
  *     their quotient, is therefore not affected by the rounding of v in the same step.
  *   The grid stays while it covers the group and is at most a quarter too wide: a new grid rounds all codes.
+ *   Schedule-free: m is z - y, in units of the weights, and takes the place of m / sqrt(v), because it does
+ *   not grow with the gradients. Its largest of a group has 4 steps per octave from 2^-24 to 2^8.
  *
  * 8-bit m without v (SGD, Lion) has a grid per group, too: a sign, and 127 equal steps of the bits of |m| +
  * c, where c is the low end of the grid. It is about linear up to c, and logarithmic above. Lion uses the
@@ -80,6 +83,19 @@ OPTIM_FN real rule_direction(real quotient, const struct optim_scalars *s)
 OPTIM_FN real rule_lamb_update(real w, real direction, const struct optim_scalars *s)
 {
     return real_fma(direction, real_all(s->step_size), w * s->weight_decay);
+}
+
+/* Schedule-free AdamW: steps y (the weights) and d = z - y (m), for the averaging weight c of this step
+ * (beta1; rest1 is 1 - c) and u = g / (sqrt(v_hat) + eps) + weight_decay y:
+ *   z' = z - lr u, y' = (1 - c) y + c z - lr (1 - b1 (1 - c)) u, so d' = z' - y' = (1 - c) (d - lr b1 u)
+ *   and the average is x = y - (1 - b1) / b1 d.
+ * In the scalars, step_size is lr (1 - b1 (1 - c)), and lr is lr b1. d is stored, not z or x: it is the
+ * smallest, so that a format of few bits loses least. */
+OPTIM_FN void rule_points(real *y, real *d, real quotient, const struct optim_scalars *s)
+{
+    real u = real_fma(*y, real_all(s->weight_decay), quotient);
+    *y = real_fnma(u, real_all(s->step_size), real_fma(*d, real_all(s->beta1), *y));
+    *d = real_fnma(u, real_all(s->lr), *d) * real_all(s->rest1);
 }
 
 /* Returns `size` with the sign of x, or 0 where x is 0. */
@@ -368,15 +384,23 @@ OPTIM_FN real joint_v_round(word above, real threshold, const struct joint_grid 
     return (real_fma(real_of(above), real_all(g->inverse), threshold) + rounder) - less;
 }
 
-/* Returns the largest |m| / root of a code: 2^-8 to 2^8, in 8 steps per octave. */
-OPTIM_FN single joint_ratio(uint32_t code) { return constant_real((119u << 23) + (code << 20)); }
-OPTIM_FN uint32_t joint_ratio_code(uint32_t largest)
+/* Returns the largest |m| / root of a code: 2^-8 to 2^8, in 8 steps per octave; of rules WITH_POINTS the
+ * largest |m|: 2^-24 to 2^8, in 4 steps. */
+OPTIM_FN single joint_ratio(uint32_t code, bool points)
 {
-    if (largest <= 119u << 23) return 0;
-    uint32_t code = (largest - (119u << 23) + 0xfffffu) >> 20;
+    return constant_real(points ? (103u << 23) + (code << 21) : (119u << 23) + (code << 20));
+}
+OPTIM_FN uint32_t joint_ratio_code(uint32_t largest, bool points)
+{
+    uint32_t first = (points ? 103u : 119u) << 23, shift = points ? 21 : 20;
+    if (largest <= first) return 0;
+    uint32_t code = (largest - first + (1u << shift) - 1) >> shift;
     return code < 127u ? code : 127u;
 }
-OPTIM_FN single joint_ratio_inverse(uint32_t code) { return single_of(1) / joint_ratio(code); }
+OPTIM_FN single joint_ratio_inverse(uint32_t code, bool points)
+{
+    return single_of(1) / joint_ratio(code, points);
+}
 /* Scale of small eighths: 11/16, and 16/11. */
 #define JOINT_SMALL         0x3f300000u
 #define JOINT_SMALL_INVERSE 0x3fba2e8cu

@@ -15,6 +15,7 @@ static int task_prepare(const struct meopt *opt, const struct tensor *t, struct 
         return optim_fail(err, MEOPT_BAD_ARGUMENT,
                           "tensor %.100s: no gradient, dtype %d, misaligned, or scale %g", t->name,
                           gradient.dtype, scale);
+    if (optim_at_training(opt, err)) return MEOPT_BAD_ORDER;
     int64_t step = t->updates + 1;
     *task = task_of(opt, t);
     task->rule = RULE_ACCUMULATE;

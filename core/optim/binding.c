@@ -90,6 +90,16 @@ int meopt_rebind(struct meopt *opt, size_t tensor, void *weights, void *copy, st
     return MEOPT_OK;
 }
 
+void weights_accept(struct tensor *host)
+{
+    if (host->correction) memset(host->correction, 0, host->layout.residual_bytes);
+    for (int64_t i = 0; host->copy && i < host->layout.count; i++) {
+        uint16_t half = ((const uint16_t *)host->copy)[i];
+        uint32_t bits = host->layout.copy_f16 ? f16_bits_of(half) : (uint32_t)half << 16;
+        memcpy((char *)host->weights + i * 4, &bits, 4);
+    }
+}
+
 int meopt_sync(struct meopt *opt, size_t tensor, struct meopt_error *err)
 {
     OPTIM_ENTER(opt);
@@ -104,12 +114,7 @@ int meopt_sync(struct meopt *opt, size_t tensor, struct meopt_error *err)
         return optim_fail(err, MEOPT_NOT_FINITE, "the copy of %.100s holds a NaN or an infinity", t->name);
     }
     t->last_step = 0;
-    if (host.correction) memset(host.correction, 0, t->layout.residual_bytes);
-    for (int64_t i = 0; host.copy && i < t->layout.count; i++) {
-        uint16_t half = ((const uint16_t *)host.copy)[i];
-        uint32_t bits = f16 ? f16_bits_of(half) : (uint32_t)half << 16;
-        memcpy((char *)host.weights + i * 4, &bits, 4);
-    }
+    weights_accept(&host);
     return tensor_release(opt, t, &host, true, err);
 }
 
@@ -193,6 +198,7 @@ int meopt_moments_import(struct meopt *opt, size_t tensor, int64_t first, int64_
 {
     OPTIM_ENTER(opt);
     int status = moments_check(opt, tensor, first, count, m, v, err);
+    if (!status) status = optim_at_training(opt, err);
     if (status) return status;
     struct tensor *t = &opt->tensors[tensor], host;
     if (updates < -1)

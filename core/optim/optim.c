@@ -150,6 +150,7 @@ static int refuse_overlap(const struct meopt *opt, struct meopt_error *err)
 static void tensor_destroy(const struct meopt *opt, struct tensor *t)
 {
     const struct layout *l = &t->layout;
+    point_forget(t);
     if (!opt->accumulators)
         memory_release(&opt->options, MEOPT_MEMORY_ACCUMULATOR, t->accumulator, l->accumulator_bytes);
     memory_release(&opt->options, MEOPT_MEMORY_MOMENTS, t->state, l->state_bytes);
@@ -228,6 +229,7 @@ int meopt_add_tensors(struct meopt *opt, const struct meopt_tensor *tensors, siz
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, or no table of tensors");
     OPTIM_ENTER(opt);
     int status = optim_between_steps(opt, err);
+    if (!status) status = optim_at_training(opt, err);
     if (!status && opt->accumulators)
         status = optim_fail(err, MEOPT_BAD_ARGUMENT,
                             "%zu tensors cannot be added with options.accumulator_sets, which is of the "
@@ -297,8 +299,12 @@ int meopt_held_sized(size_t size, const struct meopt *opt, struct meopt_bytes *b
 {
     struct meopt_bytes held = {0};
     if (!opt || !bytes) return MEOPT_BAD_ARGUMENT;
-    for (size_t i = 0; i < opt->count; i++)
-        layout_add(&held, &opt->tensors[i].layout, !opt->tensors[i].own_weights, !opt->tensors[i].own_copy);
+    for (size_t i = 0; i < opt->count; i++) {
+        const struct tensor *t = &opt->tensors[i];
+        layout_add(&held, &t->layout, !t->own_weights, !t->own_copy);
+        if (t->trained) held.point += point_bytes(&t->layout);
+    }
+    held.total += held.point;
     if (opt->accumulators) {
         held.total -= held.accumulators - opt->accumulator_bytes;
         held.accumulators = opt->accumulator_bytes;

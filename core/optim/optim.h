@@ -19,6 +19,11 @@ struct layout {
     size_t v_at, scales_at, scale_bytes, average_at, average_bytes, accumulator_scales_at;
 };
 
+/* Of the average of a rule WITH_POINTS. */
+struct averaging {
+    double weight_sum, lr_max;
+};
+
 struct tensor {
     struct layout layout;
     char *name;
@@ -38,13 +43,16 @@ struct tensor {
     void *weights, *copy, *correction, *accumulator;
     uint8_t *state;
     bool own_weights, own_copy;
-    bool offloaded;      /* state and correction are NULL: offload.h */
-    int64_t updates;     /* steps taken */
-    bool averaged;       /* the average has values */
-    int64_t last_step;   /* number of the last step; the next number must be higher; 0: any is accepted */
-    int64_t accumulated; /* gradients added since the accumulator was last cleared */
-    int set;             /* of tensors whose accumulators exist at the same time */
-    bool stepped;        /* in the current step */
+    bool offloaded;                               /* state and correction are NULL: offload.h */
+    int64_t updates;                              /* steps taken */
+    bool averaged;                                /* the average has values */
+    struct averaging averaging, averaging_before; /* now, and before the last step */
+    void *trained;         /* at MEOPT_POINT_EVAL: host copy of the arrays of the weights of training */
+    uint32_t point_crc[2]; /* of the arrays that replaced them: weights, residual bits */
+    int64_t last_step;     /* number of the last step; the next number must be higher; 0: any is accepted */
+    int64_t accumulated;   /* gradients added since the accumulator was last cleared */
+    int set;               /* of tensors whose accumulators exist at the same time */
+    bool stepped;          /* in the current step */
     struct optim_partial found;
     size_t first_partial; /* its chunks in meopt.partials */
 };
@@ -62,6 +70,7 @@ struct meopt {
     struct optim_partial *partials; /* one per chunk */
     double *sums; /* of meopt_step_end: allocated early, since it must not fail after weights changed */
     bool stepping;
+    bool evaluating;                /* at MEOPT_POINT_EVAL */
     int check;                      /* of meopt_step_begin; 2 becomes 0 after the first tensor */
     bool clipped;                   /* meopt_step_clipped was called in this step */
     bool refused;                   /* it found a gradient that is not finite */
@@ -121,6 +130,8 @@ int options_read(struct meopt_options *to, const struct meopt_options *from, str
 int options_check(const struct meopt_options *options, struct meopt_error *err);
 /* Returns MEOPT_BAD_ORDER during a step. */
 int optim_between_steps(const struct meopt *opt, struct meopt_error *err);
+/* Returns MEOPT_BAD_ORDER at MEOPT_POINT_EVAL. */
+int optim_at_training(const struct meopt *opt, struct meopt_error *err);
 /* Checks that [first, first + count) is a range of the tensor in groups of 64, and values is not NULL. */
 int optim_range_check(const struct meopt *opt, size_t tensor, int64_t first, int64_t count,
                       const void *values, struct meopt_error *err);
@@ -155,10 +166,25 @@ int m_range(const struct meopt_options *options, int m_format);
 /* Returns the options of a tensor: the handle's, or *own with the values of meopt_set_group. */
 const struct meopt_options *tensor_options(const struct meopt *opt, const struct tensor *tensor,
                                            struct meopt_options *own);
+/* Returns the averaging after the tensor's next step, WITH_POINTS; *lr is multiplied by the warm-up. */
+struct averaging averaging_next(const struct meopt_options *o, const struct tensor *tensor, double *lr);
 struct optim_scalars step_scalars(const struct meopt *opt, const struct tensor *tensor, double scale);
 
 /* Returns the device's error, if it failed. */
 int optim_device_status(const struct meopt *opt, struct meopt_error *err);
+
+/* Sets residual bits of a held tensor to 0, and fp32 weights with a copy to that copy. */
+void weights_accept(struct tensor *host);
+
+/* Returns the bytes of the weights of training that are held at MEOPT_POINT_EVAL. */
+size_t point_bytes(const struct layout *l);
+/* Frees the weights of training of a tensor. */
+void point_forget(struct tensor *t);
+/* tensor_hold of the weights of training, at either point, for reading. */
+int trained_hold(const struct meopt *opt, const struct tensor *t, struct tensor *host,
+                 struct meopt_error *err);
+int trained_release(const struct meopt *opt, const struct tensor *t, struct tensor *host,
+                    struct meopt_error *err);
 
 /* tensor_hold gives the host access to a tensor: on the CPU the tensor itself, on a card copies of the given
  * parts (other pointers are NULL). tensor_release frees the copies, after storing them if `changed`. */

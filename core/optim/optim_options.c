@@ -131,6 +131,7 @@ int meopt_options_init_sized(size_t tensor_size, struct meopt_options *options, 
         .ns_coefficients = {3.4445, -4.7750, 2.0315},
         .ns_eps = 1e-7,
         .ns_dtype = MEOPT_BF16,
+        .weight_lr_power = 2,
     };
     struct_copy_out(options, size, &o, sizeof o);
     return MEOPT_OK;
@@ -221,6 +222,9 @@ int options_check(const struct meopt_options *o, struct meopt_error *err)
         {"ns_dtype", o->ns_dtype, MEOPT_F32, MEOPT_BF16, "MEOPT_F32 or MEOPT_BF16"},
         {"ns_form", o->ns_form, 0, MEOPT_NS_GRAM, "one of enum meopt_ns_form"},
         {"adjust_lr", o->adjust_lr, 0, MEOPT_ADJUST_SPECTRAL, "one of enum meopt_adjust_lr"},
+        {"warmup_steps", (double)o->warmup_steps, 0, 1e15, "not negative"},
+        {"r", o->r, 0, 10, "between 0 and 10"},
+        {"weight_lr_power", o->weight_lr_power, 0, 10, "between 0 and 10"},
     };
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
         if (!(ranges[i].value >= ranges[i].min && ranges[i].value <= ranges[i].max))
@@ -236,6 +240,23 @@ int options_check(const struct meopt_options *o, struct meopt_error *err)
                           "an average of the weights needs a rule with moments, %s "
                           "has momentum 0",
                           meopt_rule_name(o->rule));
+    if (RULE_HAS(o->rule, WITH_POINTS)) {
+        if (o->beta1 == 0)
+            return out_of_range(err, "beta1", o->beta1,
+                                "above 0 for schedule_free, to compute x from y and z");
+        if (o->average_decay > 0)
+            return optim_fail(err, MEOPT_BAD_ARGUMENT,
+                              "average_decay is %g, expected 0: the weights of %s are an average already",
+                              o->average_decay, meopt_rule_name(o->rule));
+        if (o->first_moment == MEOPT_STATE_4BIT ||
+            (o->first_moment == MEOPT_STATE_8BIT && o->second_moment == MEOPT_STATE_4BIT))
+            return optim_fail(
+                err, MEOPT_BAD_ARGUMENT,
+                "first_moment %s with second_moment %s cannot hold z - y of %s; use bf16 or 8bit "
+                "for the first, and with 8bit not 4bit for the second",
+                meopt_state_format_name(o->first_moment), meopt_state_format_name(o->second_moment),
+                meopt_rule_name(o->rule));
+    }
     if (o->reserved_adapt_every)
         return optim_fail(err, MEOPT_BAD_ARGUMENT,
                           "adapt_every is %d, expected 0: formats that widen during a run were removed; "
@@ -245,7 +266,8 @@ int options_check(const struct meopt_options *o, struct meopt_error *err)
         return optim_fail(err, MEOPT_BAD_ARGUMENT,
                           "rule %s cannot be offloaded: its matrices step whole; set options.offload to 0",
                           meopt_rule_name(o->rule));
-    if ((RULE_HAS(o->rule, WITH_V) || RULE_HAS(o->rule, WITH_MATRICES)) && OPTIM_LOW_BIT(o->second_moment) &&
+    if ((RULE_HAS(o->rule, WITH_V) || RULE_HAS(o->rule, WITH_MATRICES)) && !RULE_HAS(o->rule, WITH_POINTS) &&
+        OPTIM_LOW_BIT(o->second_moment) &&
         o->beta1 * o->beta1 >= o->beta2)
         return optim_fail(err, MEOPT_BAD_ARGUMENT,
                           "a second moment of 8 or 4 bits needs beta1^2 < beta2, got %g and %g", o->beta1,

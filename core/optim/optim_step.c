@@ -120,7 +120,7 @@ static int step_begin(struct meopt *opt, int64_t step, double lr, int check, str
 {
     if (!opt) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer given");
     if (opt->options.dry) return optim_fail(err, MEOPT_BAD_ARGUMENT, "a dry optimizer cannot step");
-    if (optim_between_steps(opt, err)) return MEOPT_BAD_ORDER;
+    if (optim_between_steps(opt, err) || optim_at_training(opt, err)) return MEOPT_BAD_ORDER;
     if (check < 0 || check > 2)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "check is %d, must be 0, 1 or 2", check);
     if (step < 1)
@@ -193,6 +193,12 @@ static int task_finish(const struct meopt *opt, struct tensor *t, bool accumulat
 {
     t->stepped = true;
     t->averaged = t->layout.average;
+    if (RULE_HAS(opt->options.rule, WITH_POINTS)) {
+        struct meopt_options own;
+        double lr = opt->lr * t->lr_scale;
+        t->averaging_before = t->averaging;
+        t->averaging = averaging_next(tensor_options(opt, t, &own), t, &lr);
+    }
     t->updates++;
     t->last_step = opt->step - (t->found.bad_groups > 0); /* a step with bad groups may be repeated */
     if (accumulated) accumulator_clear(opt, t);
@@ -331,6 +337,7 @@ static int deferred_results(struct meopt *opt, struct meopt_error *err)
         t->last_step = opt->step - (t->found.bad_groups > 0);
         if (!isinf(t->found.gradient_squares)) continue;
         t->updates--; /* the check refused it */
+        t->averaging = t->averaging_before;
         if (!t->updates) t->averaged = false;
     }
     return status;

@@ -9,6 +9,7 @@
  * Without grad_averaging the first factor, 1 - b1, is 1. */
 double ratio_limit(const struct meopt_options *o, double t)
 {
+    if (RULE_HAS(o->rule, WITH_POINTS)) return 1 / sqrt(1 - o->beta2); /* of g itself */
     double q = o->beta1 * o->beta1 / (o->beta2 > 0 ? o->beta2 : DBL_MIN);
     double terms = t > 0 ? (q == 1 ? t : (1 - pow(q, t)) / (1 - q)) : (q < 1 ? 1 / (1 - q) : INFINITY);
     double limit = (o->grad_averaging ? 1 - o->beta1 : 1) * sqrt(terms / (1 - o->beta2));
@@ -42,6 +43,28 @@ const struct meopt_options *tensor_options(const struct meopt *opt, const struct
     return own;
 }
 
+struct averaging averaging_next(const struct meopt_options *o, const struct tensor *tensor, double *lr)
+{
+    double t = (double)tensor->updates + 1;
+    if (tensor->updates < o->warmup_steps) *lr *= t / (double)o->warmup_steps;
+    struct averaging next = {.lr_max = fmax(*lr, tensor->averaging.lr_max)};
+    next.weight_sum = tensor->averaging.weight_sum + pow(t, o->r) * pow(next.lr_max, o->weight_lr_power);
+    return next;
+}
+
+/* The scalars of rule_points (kernels/optim_math.h). */
+static void point_scalars(struct optim_scalars *s, const struct meopt_options *o, const struct tensor *tensor,
+                          double lr)
+{
+    struct averaging next = averaging_next(o, tensor, &lr);
+    double added = next.weight_sum - tensor->averaging.weight_sum,
+           c = next.weight_sum > 0 ? added / next.weight_sum : 0;
+    s->beta1 = (float)c;
+    s->rest1 = (float)(1 - c);
+    s->lr = (float)(lr * o->beta1);
+    s->step_size = (float)(lr * (1 - o->beta1 * (1 - c)));
+}
+
 struct optim_scalars step_scalars(const struct meopt *opt, const struct tensor *tensor, double scale)
 {
     struct meopt_options own;
@@ -50,7 +73,8 @@ struct optim_scalars step_scalars(const struct meopt *opt, const struct tensor *
            decay = tensor->decay ? o->weight_decay : 0;
     double correction1 = o->bias_correction ? 1 - pow(o->beta1, t) : 1,
            correction2 = o->bias_correction ? 1 - pow(o->beta2, t) : 1;
-    bool of_update = optim_rules[o->rule].decay == DECAY_UPDATE, inside = of_update && !o->decoupled_decay;
+    bool of_update = optim_rules[o->rule].decay == DECAY_UPDATE,
+         inside = of_update && !(o->decoupled_decay && RULE_HAS(o->rule, WITH_TRUST));
     struct optim_scalars s = {
         .lr = (float)lr,
         .decay = (float)(inside ? 1 : 1 - lr * decay),
@@ -77,5 +101,6 @@ struct optim_scalars step_scalars(const struct meopt *opt, const struct tensor *
         s.beta1 = (float)o->momentum;
         s.rest1 = (float)(1 - o->momentum);
     }
+    if (RULE_HAS(o->rule, WITH_POINTS)) point_scalars(&s, o, tensor, lr);
     return s;
 }

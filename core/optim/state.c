@@ -27,16 +27,17 @@ struct stream {
 static struct record record_of(const struct meopt *opt, const struct tensor *t)
 {
     const struct layout *l = &t->layout;
-    struct record r = {.header_bytes = sizeof r,
-                       .m = l->m,
-                       .v = l->v,
-                       .ndim = t->ndim,
-                       .first = t->first,
-                       .updates = t->updates};
+    struct record r = {.m = l->m, .v = l->v, .ndim = t->ndim, .first = t->first, .updates = t->updates};
     memcpy(r.magic, OPTIM_JOINT(l->m, l->v) ? RECORD_V3 : l->v == STATE_NONE ? RECORD_V4 : RECORD_V1, 8);
     r.m_range = l->m == STATE_4BIT ? opt->m_range4 : opt->m_range8;
     memcpy(r.shape, t->shape, sizeof r.shape);
     r.flags = record_flags_of(&r, l->count) + (l->average ? RECORD_AVERAGE : 0);
+    if (RULE_HAS(opt->options.rule, WITH_POINTS)) {
+        r.flags += RECORD_POINTS;
+        r.weight_sum = t->averaging.weight_sum;
+        r.lr_max = t->averaging.lr_max;
+    }
+    r.header_bytes = (uint32_t)record_header_bytes(&r);
     size_t each[RECORD_ARRAYS];
     record_group_bytes(&r, each);
     r.m_bytes = (uint64_t)l->groups * each[0];
@@ -83,6 +84,22 @@ static void put_piece(void *context, int64_t group, int64_t groups,
     put(pass->sink, arrays[pass->array], (size_t)groups * pass->each[pass->array]);
 }
 
+/* The weights of training, in fp32. */
+static int write_trained(const struct meopt *opt, const struct tensor *t, struct sink *sink,
+                         struct meopt_error *err)
+{
+    struct tensor host;
+    int status = trained_hold(opt, t, &host, err);
+    if (status) return status;
+    struct optim_task task = task_of(opt, &host);
+    for (int64_t group = 0; group < t->layout.groups; group++) {
+        float values[OPTIM_GROUP];
+        opt->kernels->weights_out(&task, group, group + 1, values);
+        put(sink, values, sizeof values);
+    }
+    return trained_release(opt, t, &host, err);
+}
+
 static int write_offloaded(const struct meopt *opt, const struct tensor *t, const size_t each[RECORD_ARRAYS],
                            struct sink *sink, struct meopt_error *err)
 {
@@ -92,6 +109,7 @@ static int write_offloaded(const struct meopt *opt, const struct tensor *t, cons
     for (int i = 0; i < RECORD_ARRAYS && !status && !sink->failed; i++) {
         struct array_pass pass = {sink, each, i, i == 0 ? scales : NULL};
         if (i == SCALES) put(sink, scales, t->layout.scale_bytes);
+        else if (i == TRAINED && each[i]) status = write_trained(opt, t, sink, err);
         else if (each[i]) status = offload_each(opt, t, put_piece, &pass, err);
     }
     free(scales);
@@ -104,12 +122,12 @@ static int write_resident(const struct meopt *opt, const struct tensor *t, const
 {
     enum { PART_BYTES = 1 << 20 };
     const struct layout *l = &t->layout;
-    const size_t begin[RECORD_ARRAYS] = {0, l->v_at, l->scales_at, l->average_at};
+    const size_t begin[TRAINED] = {0, l->v_at, l->scales_at, l->average_at};
     bool host = opt->device->host_memory;
     char *part = host ? NULL : malloc(PART_BYTES);
     int status =
         host || part ? MEOPT_OK : optim_fail(err, MEOPT_NO_MEMORY, "no memory for a part of %.100s", t->name);
-    for (int i = 0; i < RECORD_ARRAYS && !status; i++) {
+    for (int i = 0; i < TRAINED && !status; i++) {
         size_t bytes = (size_t)l->groups * each[i], most = host ? bytes : PART_BYTES;
         for (size_t at = 0; at < bytes && !status && !sink->failed; at += most) {
             size_t some = bytes - at < most ? bytes - at : most;
@@ -122,7 +140,7 @@ static int write_resident(const struct meopt *opt, const struct tensor *t, const
         }
     }
     free(part);
-    return status;
+    return status || !each[TRAINED] || sink->failed ? status : write_trained(opt, t, sink, err);
 }
 
 int meopt_state_write(const struct meopt *opt, size_t tensor,
@@ -138,7 +156,7 @@ int meopt_state_write(const struct meopt *opt, size_t tensor,
     struct sink sink = {write, context, 0, 0};
     size_t each[RECORD_ARRAYS];
     record_group_bytes(&r, each);
-    put(&sink, &r, sizeof r);
+    put(&sink, &r, r.header_bytes);
     int status = MEOPT_OK;
     if (each[0])
         status = t->offloaded ? write_offloaded(opt, t, each, &sink, err)
@@ -173,9 +191,7 @@ int meopt_state_save(const struct meopt *opt, size_t tensor, void *record, size_
 int meopt_state_version(const void *record, size_t bytes)
 {
     struct record r;
-    if (!record || bytes < sizeof r) return 0;
-    memcpy(&r, record, sizeof r);
-    return record_known(&r) ? record_version(&r) : 0;
+    return record_read(&r, record, bytes) ? record_version(&r) : 0;
 }
 
 /* Returns a task whose state is the payload of a checked record. */
@@ -257,15 +273,28 @@ static bool average_good(const char *average, size_t bytes)
     return good;
 }
 
+/* Sets the weights of `to`, or, if it is NULL, returns whether a value is not finite. */
+static int trained_each(const struct meopt *opt, const struct optim_task *to, const char *values,
+                        uint64_t bytes)
+{
+    float some[OPTIM_GROUP];
+    for (uint64_t at = 0; at < bytes; at += sizeof some) {
+        int64_t group = (int64_t)(at / sizeof some);
+        memcpy(some, values + at, sizeof some); /* of no alignment */
+        if (to) opt->kernels->weights_in(to, group, group + 1, some);
+        else if (!optim_all_finite(some, GRADIENT_F32, OPTIM_GROUP)) return 1;
+    }
+    return 0;
+}
+
 static int record_check(const struct meopt *opt, const struct tensor *t, const void *record, size_t bytes,
                         struct record *r, struct meopt_error *err)
 {
     const char *name = t->name;
     const struct layout *l = &t->layout;
-    if (!record || bytes < sizeof *r + 4)
+    if (!record || bytes < offsetof(struct record, weight_sum) + 4)
         return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: %zu bytes are too few", name, bytes);
-    memcpy(r, record, sizeof *r);
-    if (!record_known(r) || r->header_bytes != sizeof *r)
+    if (!record_read(r, record, bytes))
         return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: not a state of this version of libmeopt",
                           name);
     if (!(r->m == STATE_NONE || meopt_state_format_name(r->m)) ||
@@ -276,7 +305,9 @@ static int record_check(const struct meopt *opt, const struct tensor *t, const v
                           r->m_range);
     if (r->ndim != t->ndim || memcmp(r->shape, t->shape, sizeof r->shape) != 0 || r->first != t->first)
         return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s has a different shape", name);
-    if ((r->m == STATE_NONE) != (l->m == STATE_NONE) || (r->v == STATE_NONE) != (l->v == STATE_NONE))
+    bool points = RULE_HAS(opt->options.rule, WITH_POINTS);
+    if ((r->m == STATE_NONE) != (l->m == STATE_NONE) || (r->v == STATE_NONE) != (l->v == STATE_NONE) ||
+        points != ((r->flags & RECORD_POINTS) != 0))
         return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s has different moments than the rule %s",
                           name, meopt_rule_name(opt->options.rule));
     size_t each[RECORD_ARRAYS], groups = (size_t)l->groups;
@@ -295,7 +326,7 @@ static int record_check(const struct meopt *opt, const struct tensor *t, const v
     memcpy(&crc, (const char *)record + bytes - 4, 4);
     if (crc != crc32c(0, record, bytes - 4))
         return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: checksum does not match", name);
-    const char *payload = (const char *)record + sizeof *r;
+    const char *payload = (const char *)record + r->header_bytes;
     struct optim_task from = record_task(opt, t, r, payload);
     int64_t wrong =
         state_scales_wrong(r->m, r->v, record_version(r), from.scales, r->scale_bytes ? l->groups : 0);
@@ -304,7 +335,8 @@ static int record_check(const struct meopt *opt, const struct tensor *t, const v
                           name, (long long)wrong);
     const char *average = payload + r->m_bytes + r->v_bytes + r->scale_bytes;
     if (state_each(opt, &from, l->groups, values_good, NULL) ||
-        !average_good(average, record_average_bytes(r)))
+        !average_good(average, record_array_bytes(r, AVERAGE)) ||
+        trained_each(opt, NULL, average + record_array_bytes(r, AVERAGE), record_array_bytes(r, TRAINED)))
         return optim_fail(err, MEOPT_BAD_STATE,
                           "state of %.100s holds a NaN, an infinity or a negative second moment", name);
     return MEOPT_OK;
@@ -315,13 +347,15 @@ static int record_apply(struct meopt *opt, struct tensor *t, const struct record
                         struct meopt_error *err)
 {
     t->updates = r->updates;
+    t->averaging = (struct averaging){r->weight_sum, r->lr_max};
     t->last_step = 0;
     if (!t->layout.state_bytes) return MEOPT_OK;
     const struct layout *l = &t->layout;
     int range = l->m == STATE_4BIT ? opt->m_range4 : opt->m_range8;
     bool relative = OPTIM_LOW_BIT(l->m) && OPTIM_LOW_BIT(l->v) && !OPTIM_JOINT(l->m, l->v);
     struct tensor host;
-    int status = tensor_hold(opt, t, PART_STATE, &host, err);
+    unsigned parts = r->flags & RECORD_POINTS ? PART_STATE | PART_WEIGHTS : PART_STATE;
+    int status = tensor_hold(opt, t, parts, &host, err);
     if (status) return status;
     if (r->m == l->m && r->v == l->v && record_version(r) == RECORD_CURRENT &&
         (r->m_range == range || !relative)) {
@@ -336,7 +370,13 @@ static int record_apply(struct meopt *opt, struct tensor *t, const struct record
     t->averaged = l->average && r->flags & RECORD_AVERAGE && r->updates;
     if (t->averaged)
         memcpy(host.state + l->average_at, payload + r->m_bytes + r->v_bytes + r->scale_bytes,
-               record_average_bytes(r));
+               record_array_bytes(r, AVERAGE));
+    if (r->flags & RECORD_POINTS) {
+        const char *trained =
+            payload + r->m_bytes + r->v_bytes + r->scale_bytes + record_array_bytes(r, AVERAGE);
+        struct optim_task to = task_of(opt, &host);
+        trained_each(opt, &to, trained, record_array_bytes(r, TRAINED));
+    }
     return tensor_release(opt, t, &host, true, err);
 }
 
@@ -347,8 +387,10 @@ int meopt_state_load(struct meopt *opt, size_t tensor, const void *record, size_
     if (!opt || tensor >= opt->count || opt->options.dry)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, a dry one, or no tensor %zu in it", tensor);
     struct record r;
-    int status = record_check(opt, &opt->tensors[tensor], record, bytes, &r, err);
-    if (!status) status = record_apply(opt, &opt->tensors[tensor], &r, (const char *)record + sizeof r, err);
+    int status = optim_at_training(opt, err);
+    if (!status) status = record_check(opt, &opt->tensors[tensor], record, bytes, &r, err);
+    if (!status)
+        status = record_apply(opt, &opt->tensors[tensor], &r, (const char *)record + r.header_bytes, err);
     return status;
 }
 
@@ -380,14 +422,14 @@ int meopt_save(const struct meopt *opt, int (*write)(void *context, const void *
             (uint32_t)strlen(t->name), l->weights, weight_bytes(l->weights, l->count),
             (size_t)l->groups * optim_residual_bytes(l->weights), meopt_state_bytes(opt, i)};
         struct tensor host;
-        int status = tensor_hold(opt, t, PART_WEIGHTS, &host, err);
+        int status = trained_hold(opt, t, &host, err);
         if (status) return status;
         sink.crc = 0;
         put(&sink, &head, sizeof head);
         put(&sink, t->name, head.name_bytes);
         put(&sink, host.weights, head.weight_bytes);
         put(&sink, host.correction, head.residual_bytes);
-        tensor_release(opt, t, &host, false, NULL);
+        trained_release(opt, t, &host, NULL);
         status = meopt_state_write(opt, i, put_on, &sink, err);
         if (status && !sink.failed) return status;
         uint32_t crc = sink.crc;
@@ -483,7 +525,7 @@ static int stream_read(struct meopt *opt, const char *data, size_t bytes, bool a
         struct record r;
         status = record_check(opt, t, record, head.record_bytes, &r, err);
         if (!status) status = weights_load(opt, (size_t)index, &head, weights, correction, apply, err);
-        if (!status && apply) status = record_apply(opt, t, &r, record + sizeof r, err);
+        if (!status && apply) status = record_apply(opt, t, &r, record + r.header_bytes, err);
         at = tail + 4;
     }
     free(loaded);
@@ -498,7 +540,7 @@ int meopt_load(struct meopt *opt, const void *data, size_t bytes, struct meopt_e
     OPTIM_ENTER(opt);
     if (!opt || !data || opt->options.dry)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, a dry one, or no data");
-    if (optim_between_steps(opt, err)) return MEOPT_BAD_ORDER;
+    if (optim_between_steps(opt, err) || optim_at_training(opt, err)) return MEOPT_BAD_ORDER;
     int status = stream_read(opt, data, bytes, false, err);
     return status ? status : stream_read(opt, data, bytes, true, err);
 }

@@ -4,6 +4,7 @@
 
 #include "core/optim/optim.h"
 
+#include <float.h>
 #include <string.h>
 
 #define RECORD_V4 "MEOPTST4" /* rules without v: 8-bit m with a quantizer range per group */
@@ -16,6 +17,7 @@ enum record_flags {
     RECORD_PROMOTED = 1, /* the formats are wider than those of the options */
     RECORD_SAMPLES = 2,  /* measurements follow the scales; they are ignored */
     RECORD_AVERAGE = 4,  /* the average of the weights follows the scales */
+    RECORD_POINTS = 8,   /* of a rule WITH_POINTS: fields from weight_sum on; its weights, fp32, are last */
     /* times 1 + the elements that a part's last group lacks; 0: of a whole tensor, or of an older version */
     RECORD_PADDING = 256
 };
@@ -27,7 +29,12 @@ struct record {
     uint32_t flags; /* enum record_flags */
     int64_t shape[8], first, updates;
     uint64_t m_bytes, v_bytes, scale_bytes;
+    double weight_sum, lr_max; /* with RECORD_POINTS; else the header ends before */
 };
+static inline size_t record_header_bytes(const struct record *r)
+{
+    return r->flags & RECORD_POINTS ? sizeof *r : offsetof(struct record, weight_sum);
+}
 
 static inline bool record_is(const struct record *r, const char *magic)
 {
@@ -38,6 +45,18 @@ static inline bool record_known(const struct record *r)
 {
     return record_is(r, RECORD_V4) || record_is(r, RECORD_V3) || record_is(r, RECORD_V2) ||
            record_is(r, RECORD_V1);
+}
+/* Reads a header. Returns false if it is that of no record. */
+static inline bool record_read(struct record *r, const void *record, size_t bytes)
+{
+    memset(r, 0, sizeof *r);
+    if (!record || bytes < offsetof(struct record, weight_sum) + sizeof(uint32_t)) return false;
+    memcpy(r, record, offsetof(struct record, weight_sum));
+    if (!record_known(r) || r->header_bytes != record_header_bytes(r) ||
+        bytes < r->header_bytes + sizeof(uint32_t))
+        return false;
+    memcpy(r, record, r->header_bytes);
+    return r->weight_sum >= 0 && r->weight_sum <= DBL_MAX && r->lr_max >= 0 && r->lr_max <= DBL_MAX;
 }
 /* 1: 8-bit m and v have separate codes, 2: joint codes with older quantizers, 3: 8-bit m without v has a
  * scale per group, 4: the current format. */
@@ -58,7 +77,7 @@ static inline int64_t record_elements(const struct record *r)
 }
 static inline bool record_flags_valid(const struct record *r)
 {
-    return r->flags % RECORD_PADDING <= (RECORD_PROMOTED | RECORD_SAMPLES | RECORD_AVERAGE) &&
+    return r->flags % RECORD_PADDING <= (RECORD_PROMOTED | RECORD_SAMPLES | RECORD_AVERAGE | RECORD_POINTS) &&
            r->flags / RECORD_PADDING <= OPTIM_GROUP;
 }
 /* Returns the flags of a record of `count` elements. Parts of equal groups may differ in count. */
@@ -75,10 +94,11 @@ static inline int64_t record_count(const struct record *r, int64_t groups)
     return groups * OPTIM_GROUP - (padding ? padding - 1 : 0);
 }
 /* Computes the bytes of a group in the record's arrays, for checked formats. */
-enum { RECORD_ARRAYS = 4, SCALES = 2 };
+enum { RECORD_ARRAYS = 5, SCALES = 2, AVERAGE = 3, TRAINED = 4 };
 static inline void record_group_bytes(const struct record *r, size_t each[RECORD_ARRAYS])
 {
-    each[3] = r->flags & RECORD_AVERAGE ? optim_state_bytes(STATE_BF16) : 0;
+    each[AVERAGE] = r->flags & RECORD_AVERAGE ? optim_state_bytes(STATE_BF16) : 0;
+    each[TRAINED] = r->flags & RECORD_POINTS ? optim_state_bytes(STATE_F32) : 0;
     each[0] = optim_state_bytes(r->m);
     each[1] = optim_state_bytes(r->v);
     each[2] = record_version(r) == 1 || record_version(r) == 3 ? 1 : optim_scale_bytes(r->m, r->v);
@@ -87,18 +107,19 @@ static inline void record_group_bytes(const struct record *r, size_t each[RECORD
     each[1] = 0;
 }
 
-/* Returns the bytes of the average, for checked formats. */
-static inline uint64_t record_average_bytes(const struct record *r)
+/* Returns the bytes of an array after the scales, for checked formats. */
+static inline uint64_t record_array_bytes(const struct record *r, int array)
 {
     size_t each[RECORD_ARRAYS];
     record_group_bytes(r, each);
-    return each[0] ? r->m_bytes / each[0] * each[3] : 0;
+    return each[0] ? r->m_bytes / each[0] * each[array] : 0;
 }
 /* Returns the bytes of a record with its header and checksum, without measurements. */
 static inline size_t record_bytes(const struct record *r)
 {
-    return sizeof *r + (size_t)(r->m_bytes + r->v_bytes + r->scale_bytes + record_average_bytes(r)) +
-           sizeof(uint32_t);
+    uint64_t arrays = r->m_bytes + r->v_bytes + r->scale_bytes;
+    for (int i = AVERAGE; i < RECORD_ARRAYS; i++) arrays += record_array_bytes(r, i);
+    return record_header_bytes(r) + (size_t)arrays + sizeof(uint32_t);
 }
 /* Returns whether a record of this size holds its arrays. Measurements may follow the scales. */
 static inline bool record_fits(const struct record *r, size_t bytes)

@@ -16,24 +16,25 @@ struct open_record {
 static int record_open(struct open_record *o, const void *record, size_t bytes, struct meopt_error *err)
 {
     uint32_t crc;
-    if (!record || bytes < sizeof o->r + 4)
+    if (!record || bytes < offsetof(struct record, weight_sum) + 4)
         return optim_fail(err, MEOPT_BAD_STATE, "a state of %zu bytes is too short", bytes);
-    memcpy(&o->r, record, sizeof o->r);
+    if (!record_read(&o->r, record, bytes))
+        return optim_fail(err, MEOPT_BAD_STATE, "not a state of this version of libmeopt");
     memcpy(&crc, (const char *)record + bytes - 4, 4);
     const struct record *r = &o->r;
-    size_t left = bytes - sizeof *r - 4;
-    if (!record_known(r) || r->header_bytes != sizeof *r || r->m < STATE_NONE || r->m > STATE_4BIT ||
-        r->v < STATE_NONE || r->v > STATE_4BIT || r->ndim < 0 || r->ndim > 8 || r->first < 0 ||
-        r->first >> 50 || !record_flags_valid(r) || r->m_bytes > left || r->v_bytes > left - r->m_bytes ||
-        r->scale_bytes > left - r->m_bytes - r->v_bytes || !record_fits(r, bytes))
+    size_t left = bytes - r->header_bytes - 4;
+    if (r->m < STATE_NONE || r->m > STATE_4BIT || r->v < STATE_NONE || r->v > STATE_4BIT || r->ndim < 0 ||
+        r->ndim > 8 || r->first < 0 || r->first >> 50 || !record_flags_valid(r) || r->m_bytes > left ||
+        r->v_bytes > left - r->m_bytes || r->scale_bytes > left - r->m_bytes - r->v_bytes ||
+        !record_fits(r, bytes))
         return optim_fail(err, MEOPT_BAD_STATE, "not a state of this version of libmeopt");
     if (crc != crc32c(0, record, bytes - 4))
         return optim_fail(err, MEOPT_BAD_STATE, "a state's checksum does not match");
     o->bytes[0] = (size_t)r->m_bytes;
     o->bytes[1] = (size_t)r->v_bytes;
     o->bytes[2] = (size_t)r->scale_bytes;
-    o->bytes[3] = (size_t)record_average_bytes(r);
-    o->arrays[0] = (const char *)record + sizeof *r;
+    for (int i = AVERAGE; i < RECORD_ARRAYS; i++) o->bytes[i] = (size_t)record_array_bytes(r, i);
+    o->arrays[0] = (const char *)record + r->header_bytes;
     for (int i = 1; i < RECORD_ARRAYS; i++) o->arrays[i] = o->arrays[i - 1] + o->bytes[i - 1];
     size_t each[RECORD_ARRAYS];
     record_group_bytes(r, each);
@@ -52,18 +53,19 @@ static int record_begin(struct record *r, int64_t first, int64_t elements, void 
     r->m_bytes = (uint64_t)groups * each[0];
     r->v_bytes = (uint64_t)groups * each[1];
     r->scale_bytes = (uint64_t)groups * each[2];
-    r->flags &= RECORD_PROMOTED | RECORD_AVERAGE;
+    r->flags &= RECORD_PROMOTED | RECORD_AVERAGE | RECORD_POINTS;
     r->flags = record_flags_of(r, elements);
     *bytes = record_bytes(r);
     if (!to) return MEOPT_OK;
     if (capacity < *bytes)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "a state of %zu bytes does not fit in %zu", *bytes,
                           capacity);
-    memcpy(to, r, sizeof *r);
-    arrays[0] = (char *)to + sizeof *r;
+    memcpy(to, r, r->header_bytes);
+    arrays[0] = (char *)to + r->header_bytes;
     arrays[1] = arrays[0] + r->m_bytes;
     arrays[2] = arrays[1] + r->v_bytes;
-    arrays[3] = arrays[2] + r->scale_bytes;
+    arrays[AVERAGE] = arrays[SCALES] + r->scale_bytes;
+    arrays[TRAINED] = arrays[AVERAGE] + record_array_bytes(r, AVERAGE);
     return MEOPT_OK;
 }
 
@@ -77,7 +79,8 @@ static bool same_kind(const struct record *a, const struct record *b)
 {
     return memcmp(a->magic, b->magic, 8) == 0 && a->m == b->m && a->v == b->v && a->m_range == b->m_range &&
            a->ndim == b->ndim && memcmp(a->shape, b->shape, sizeof a->shape) == 0 &&
-           a->updates == b->updates && a->flags % RECORD_PADDING == b->flags % RECORD_PADDING;
+           a->updates == b->updates && memcmp(&a->weight_sum, &b->weight_sum, 2 * sizeof(double)) == 0 &&
+           a->flags % RECORD_PADDING == b->flags % RECORD_PADDING;
 }
 
 /* Returns whether `elements` elements from `first` end at a group, or at the end of the record's tensor or
@@ -196,7 +199,7 @@ int meopt_state_average(const void *record, size_t bytes, float *values, int64_t
                           (long long)count);
     for (int64_t i = 0; i < count; i++) {
         uint16_t half;
-        memcpy(&half, o.arrays[3] + 2 * i, 2);
+        memcpy(&half, o.arrays[AVERAGE] + 2 * i, 2);
         uint32_t single = (uint32_t)half << 16;
         memcpy(&values[i], &single, 4);
     }

@@ -297,11 +297,12 @@ OPTIM_FN uint32_t load_header(const struct optim_task *t, int64_t group)
 }
 
 /* Computes m / root per code of m, times `beta`, for each eighth. */
-OPTIM_FN void joint_m_scales(real unit[EIGHTHS], uint32_t header, const struct joint_grid *g, float beta)
+OPTIM_FN void joint_m_scales(real unit[EIGHTHS], uint32_t header, const struct joint_grid *g, float beta,
+                             bool points)
 {
     for (int i = 0; i < EIGHTHS; i++)
         unit[i] = lanes_times(eighth_lanes(header >> 24, i),
-                              real_all(joint_ratio(header >> 17 & 127u) * g->most_inverse * beta),
+                              real_all(joint_ratio(header >> 17 & 127u, points) * g->most_inverse * beta),
                               constant_real(JOINT_SMALL));
 }
 /* ratio: m / root times the beta of joint_m_scales */
@@ -322,12 +323,12 @@ OPTIM_FN void load_joint(real m[VECTORS], real root[VECTORS], const struct optim
     uint32_t header = load_header(t, group);
     struct joint_grid g = joint_grid_read(header);
     real unit[EIGHTHS];
-    joint_m_scales(unit, header, &g, 1);
+    joint_m_scales(unit, header, &g, 1, RULE_HAS(t->rule, WITH_POINTS));
     for (int i = 0; i < VECTORS; i++) {
         if (g.low)
             load_joint_vector(&m[i], &root[i], (const uint16_t *)t->m + group * OPTIM_GROUP, i, unit, &g);
         else load_joint_zeros(&m[i], &root[i]);
-        m[i] *= root[i];
+        if (!RULE_HAS(t->rule, WITH_POINTS)) m[i] *= root[i];
     }
 }
 
@@ -340,9 +341,10 @@ OPTIM_FN void load_joint_v2(real m[VECTORS], real root[VECTORS], const struct op
     single step = single_of(g.width) / single_of(single_whole(single_of(65536) / g.m_codes) - 2);
     for (int i = 0; i < VECTORS; i++) {
         word codes = load_halves((const uint16_t *)t->m + group * OPTIM_GROUP + i * LANES);
-        real joint = real_of(codes), unit = lanes_times(eighth_lanes(header >> 24, i % EIGHTHS),
-                                                        real_all(joint_ratio(header >> 17 & 127u) / g.middle),
-                                                        constant_real(JOINT_SMALL));
+        real joint = real_of(codes),
+             unit = lanes_times(eighth_lanes(header >> 24, i % EIGHTHS),
+                                real_all(joint_ratio(header >> 17 & 127u, false) / g.middle),
+                                constant_real(JOINT_SMALL));
         real code = real_of(word_of(real_fma(joint, real_all(g.m_inverse), real_all(g.m_inverse * 0.5f))));
         word above = word_of(real_fma(code, real_all(step), real_all(0.5f - step)));
         root[i] = as_real(word_where_nonzero(code, above + word_all(g.low), word_all(JOINT_ZERO_ROOT)));
@@ -355,9 +357,9 @@ OPTIM_FN void load_joint_v2(real m[VECTORS], real root[VECTORS], const struct op
 struct joint_work {
     /* m, then m / root; v, then its root, then the code of v plus 1/2 */
     real m[VECTORS], root[VECTORS];
-    real direction[VECTORS];
-    real largest[EIGHTHS]; /* |m| / root of each eighth */
-    real scale[EIGHTHS];   /* m / root per code of m; then codes of m per 1 */
+    real direction[VECTORS]; /* WITH_POINTS: at first the gradient */
+    real largest[EIGHTHS];   /* |m| / root of each eighth */
+    real scale[EIGHTHS];     /* m / root per code of m; then codes of m per 1 */
     uint32_t header;
     struct joint_grid grid; /* the grid it is loaded with, then the grid it is stored with */
     int64_t group;
@@ -395,6 +397,11 @@ static __attribute__((noinline)) void joint_refit(const struct optim_task *t, st
         least = word_min(least, as_word(w->root[i]) - word_all(JOINT_MIN_ROOT));
     }
     uint32_t largest = word_largest(most), smallest = ~word_largest(~least) + JOINT_MIN_ROOT;
+    bool points = RULE_HAS(t->rule, WITH_POINTS);
+    if (largest < JOINT_MIN_ROOT && points) { /* m lasts without any gradient */
+        for (int i = 0; i < VECTORS; i++) w->root[i] = as_real(word_all(JOINT_MIN_ROOT));
+        smallest = largest = JOINT_MIN_ROOT;
+    }
     if (largest < JOINT_MIN_ROOT) {
         memset(t->scales + w->group * JOINT_HEADER, 0, JOINT_HEADER);
         memset((uint16_t *)t->m + w->group * OPTIM_GROUP, 0, 2 * OPTIM_GROUP);
@@ -404,7 +411,7 @@ static __attribute__((noinline)) void joint_refit(const struct optim_task *t, st
     w->grid = joint_grid_fit(smallest, largest, &w->grid, joint_refit_due(t->updates));
     for (int i = 0; i < VECTORS; i++) {
         above[i] = joint_bits_above_low(as_word(w->root[i]), d->v[i], &w->grid);
-        w->m[i] = joint_ratio_stored(w->m[i], w->root[i], &w->grid);
+        if (!points) w->m[i] = joint_ratio_stored(w->m[i], w->root[i], &w->grid);
     }
 }
 /* Computes the codes of v, and the largest |m| / root of each eighth. Adds 1 to *wide_groups if the group is
@@ -434,12 +441,14 @@ OPTIM_FN void joint_round(const struct optim_task *t, struct joint_work *w, cons
 /* Tables by the code of the largest ratio. */
 struct joint_ratios {
     single small[128], inverse[128]; /* joint_small, joint_ratio_inverse */
+    bool points;                     /* of a rule WITH_POINTS */
 };
-OPTIM_FN void joint_ratios(struct joint_ratios *r)
+OPTIM_FN void joint_ratios(struct joint_ratios *r, bool points)
 {
+    r->points = points;
     for (uint32_t code = 0; code < 128; code++) {
-        r->small[code] = joint_small(joint_ratio(code));
-        r->inverse[code] = joint_ratio_inverse(code);
+        r->small[code] = joint_small(joint_ratio(code, points));
+        r->inverse[code] = joint_ratio_inverse(code, points);
     }
 }
 /* Chooses the scales of the ratios, and makes the header. */
@@ -449,8 +458,9 @@ OPTIM_FN void joint_scale(struct joint_work *w, const struct joint_ratios *ratio
     if (LANES == 16) all = real_largest(all, as_real(word_swap_eights(as_word(all))));
     w->largest[0] = all;
     for (int i = 1; i < EIGHTHS; i++) all = real_largest(all, w->largest[i]);
-    uint32_t largest = word_largest_of_eight(as_word(all)), ratio = joint_ratio_code(largest), eighths = 0;
-    single top = joint_ratio(ratio);
+    uint32_t largest = word_largest_of_eight(as_word(all)), ratio = joint_ratio_code(largest, ratios->points),
+             eighths = 0;
+    single top = joint_ratio(ratio, ratios->points);
     real codes_of = real_all(w->grid.most) * real_all(ratios->inverse[ratio]),
          least = real_all(ratios->small[ratio]);
     if (!LIKELY(largest <= bits_of(top)))
@@ -485,7 +495,7 @@ OPTIM_FN void store_joint_nearest(const struct optim_task *t, int64_t group, con
     joint_thresholds_nearest(&nearest);
     for (int i = 0; i < VECTORS; i++) {
         work.root[i] = as_real(word_max(as_word(root[i]), word_all(JOINT_ZERO_ROOT)));
-        work.m[i] = m[i] / work.root[i];
+        work.m[i] = ratios->points ? m[i] : m[i] / work.root[i];
     }
     joint_round(t, &work, &nearest, &wide_groups);
     if (!work.active) return;

@@ -34,7 +34,8 @@ OPTIM_FN void joint_begin(const struct optim_task *t, struct joint_work *w, int6
     w->group = group;
     w->active = true;
     joint_grid_cached(grids, header, &w->grid);
-    joint_m_scales(w->scale, header, &w->grid, t->s.beta1);
+    bool points = RULE_HAS(t->rule, WITH_POINTS);
+    joint_m_scales(w->scale, header, &w->grid, points ? 1 : t->s.beta1, points);
 }
 /* 2. Gradient, m and v. */
 OPTIM_FN void joint_moments(const struct optim_task *t, struct joint_work *w,
@@ -55,7 +56,8 @@ OPTIM_FN void joint_moments(const struct optim_task *t, struct joint_work *w,
     else
         for (int i = 0; i < VECTORS; i++) load_joint_zeros(&w->m[i], &w->root[i]);
     for (int i = 0; i < VECTORS; i++) {
-        w->m[i] = joint_m_average(w->m[i], w->root[i], g[i], t->s.rest1);
+        if (RULE_HAS(t->rule, WITH_POINTS)) w->direction[i] = g[i];
+        else w->m[i] = joint_m_average(w->m[i], w->root[i], g[i], t->s.rest1);
         w->root[i] = rule_average(w->root[i] * w->root[i], g[i] * g[i], t->s.beta2, t->s.rest2);
     }
 }
@@ -67,7 +69,9 @@ OPTIM_FN void joint_roots(struct joint_work *w, int begin, int end)
 /* 4. The update direction, and m / root. */
 OPTIM_FN void joint_quotients(const struct optim_task *t, struct joint_work *w, int begin, int end)
 {
-    for (int i = begin; i < end; i++) w->direction[i] = joint_quotient(&w->m[i], w->root[i], &t->s);
+    for (int i = begin; i < end; i++)
+        w->direction[i] = RULE_HAS(t->rule, WITH_POINTS) ? rule_quotient(w->direction[i], w->root[i], &t->s)
+                                                         : joint_quotient(&w->m[i], w->root[i], &t->s);
 }
 /* 5. The weights. */
 OPTIM_FN void joint_weights(const struct optim_task *t, struct joint_work *w,
@@ -77,7 +81,7 @@ OPTIM_FN void joint_weights(const struct optim_task *t, struct joint_work *w,
     real weights[VECTORS];
     word random[VECTORS];
     load_weights(weights, t, at.weights, w->group);
-    for (int i = 0; i < VECTORS; i++) step_weight(t, weights, w->direction[i], i, sums);
+    for (int i = 0; i < VECTORS; i++) step_weight(t, weights, w->m, w->direction[i], i, sums);
     if (!LIKELY(!t->norms_only)) return;
     random_of(random, words);
     weights_write(t, w->group, at.weights, at.copy, weights, random);
@@ -93,7 +97,7 @@ OPTIM_FN void step_joint(const struct optim_task *t, int64_t begin, int64_t end,
     struct joint_thresholds thresholds[THRESHOLD_SETS];
     struct padded_group padded_group;
     joint_thresholds(thresholds, t);
-    joint_ratios(&ratios);
+    joint_ratios(&ratios, RULE_HAS(t->rule, WITH_POINTS));
     uint64_t of = (uint64_t)t->first_group;
     grids.made = 0;
     for (int i = 0; i < JOINT_STAGES; i++) {

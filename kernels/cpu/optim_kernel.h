@@ -164,13 +164,18 @@ OPTIM_FN bool step_gradient(const struct optim_task *t, int64_t group, const voi
  *   Muon        m' = momentum m + (1 - momentum) g; instead of the weights, the matrix to orthogonalize is
  *               stored: m', or with nesterov momentum m' + (1 - momentum) g
  *   apply       w = decay w - lr g; g is that matrix, orthogonalized
+ *   schedule-free: rule_points
  *
- * step_weight updates the weights of vector i, for rules with v; quotient: rule_quotient of the new
- * moments. */
-OPTIM_FN void step_weight(const struct optim_task *t, real w[VECTORS], real quotient, int i,
+ * step_weight updates the weights of vector i, for rules with v; quotient: rule_quotient of the new moments;
+ * WITH_POINTS of the gradient, and m changes, too. */
+OPTIM_FN void step_weight(const struct optim_task *t, real w[VECTORS], real m[VECTORS], real quotient, int i,
                           struct sums *sums)
 {
     const struct optim_scalars *s = &t->s;
+    if (RULE_HAS(t->rule, WITH_POINTS)) {
+        rule_points(&w[i], &m[i], quotient, s);
+        return;
+    }
     if (RULE_HAS(t->rule, WITH_TRUST)) {
         w[i] *= s->decay;
         real u = rule_lamb_update(w[i], rule_direction(quotient, s), s);
@@ -230,8 +235,10 @@ OPTIM_FN void step_group(const struct optim_task *t, int64_t group, const void *
             v[i] = rule_average(v[i], g[i] * g[i], s->beta2, s->rest2);
             root[i] = real_sqrt(v[i]);
         }
-        for (int i = 0; i < VECTORS; i++) m[i] = rule_average(m[i], g[i], s->beta1, s->rest1);
-        for (int i = 0; i < VECTORS; i++) step_weight(t, w, rule_quotient(m[i], root[i], s), i, sums);
+        bool points = RULE_HAS(rule, WITH_POINTS);
+        for (int i = 0; i < VECTORS && !points; i++) m[i] = rule_average(m[i], g[i], s->beta1, s->rest1);
+        for (int i = 0; i < VECTORS; i++)
+            step_weight(t, w, m, rule_quotient(points ? g[i] : m[i], root[i], s), i, sums);
         if (RULE_HAS(rule, WITH_TRUST) && t->norms_only) return;
     } else step_momentum(t, m_format, group, g, w, m, &grid);
 
@@ -477,7 +484,7 @@ void OPTIM_NAME(optim_state_in)(const struct optim_task *t, int64_t begin, int64
                                 const float *v)
 {
     struct joint_ratios ratios;
-    joint_ratios(&ratios);
+    joint_ratios(&ratios, RULE_HAS(t->rule, WITH_POINTS));
     for (int64_t group = begin; group < end; group++, m += OPTIM_GROUP, v = v ? v + OPTIM_GROUP : NULL) {
         real x[VECTORS], y[VECTORS];
         word half[VECTORS];

@@ -109,20 +109,24 @@ DEVICE void step_group(const optim_task *t, bool joint, int m_format, int v_form
     if (RULE_HAS(rule, WITH_V)) {
         if (rule == RULE_APADAM)
             for (int k = 0; k < LANE_ELEMENTS; k++) g[k] = real_fma(w[k], s->weight_decay, g[k]);
+        bool points = RULE_HAS(rule, WITH_POINTS);
         grid.low = 0;
-        if (active && joint) load_joint(m, root, &grid, t, group, s->beta1, u);
+        if (active && joint) load_joint(m, root, &grid, t, group, points ? 1.0f : s->beta1, u);
         else if (active && v_low) load_rooted(m, root, t, m_format, v_format, group, u);
         else if (active) {
             load_scaled(m, t->m, t->scales, group, m_format, u);
             load_wide(v, t->v, group, v_format, u, OPTIM_GROUP);
         }
         for (int k = 0; k < LANE_ELEMENTS; k++) {
-            if (joint) m[k] = joint_m_average(m[k], root[k], g[k], s->rest1);
+            if (points) {
+            } else if (joint) m[k] = joint_m_average(m[k], root[k], g[k], s->rest1);
             else m[k] = rule_average(m[k], g[k], s->beta1, s->rest1);
             v[k] = rule_average(v_low ? root[k] * root[k] : v[k], g[k] * g[k], s->beta2, s->rest2);
             root[k] = real_sqrt(v[k]);
-            real quotient = joint ? joint_quotient(&m[k], root[k], s) : rule_quotient(m[k], root[k], s);
-            if (RULE_HAS(rule, WITH_TRUST)) {
+            real quotient = joint && !points ? joint_quotient(&m[k], root[k], s)
+                                             : rule_quotient(points ? g[k] : m[k], root[k], s);
+            if (points) rule_points(&w[k], &m[k], quotient, s);
+            else if (RULE_HAS(rule, WITH_TRUST)) {
                 w[k] = w[k] * s->decay;
                 real update = rule_lamb_update(w[k], rule_direction(quotient, s), s);
                 if (active) {

@@ -320,7 +320,7 @@ DEVICE void load_joint(real m[LANE_ELEMENTS], real root[LANE_ELEMENTS], joint_gr
     *grid = g;
     real unit[2];
     for (int j = 0; j < 2; j++)
-        unit[j] = joint_ratio(header >> 17 & 127u) * g.most_inverse * beta *
+        unit[j] = joint_ratio(header >> 17 & 127u, RULE_HAS(t->rule, WITH_POINTS)) * g.most_inverse * beta *
                   (eighth_is_small(header >> 24, j, u) ? constant_real(JOINT_SMALL) : real(1.0f));
     for (int k = 0; k < LANE_ELEMENTS; k++) {
         real joint = real_of(codes[k]) - g.middle, code = joint_v_code(joint, &g);
@@ -340,21 +340,22 @@ DEVICE bool store_joint(const optim_task *t, int64_t group, const joint_grid *ol
     }
     largest = octet_max(largest);
     word smallest = ~octet_max(~least) + JOINT_MIN_ROOT;
-    bool zero = largest < JOINT_MIN_ROOT;
-    if (zero) smallest = largest = JOINT_MIN_ROOT;
+    bool points = RULE_HAS(t->rule, WITH_POINTS), none = largest < JOINT_MIN_ROOT, zero = none && !points;
+    if (none) smallest = largest = JOINT_MIN_ROOT;
     joint_grid g = joint_grid_fit(smallest, largest, old, joint_refit_due(t->updates));
     uint32_t key = t->key[0] ^ t->key[1],
              first = (uint32_t)((t->first_group + group) % THRESHOLD_SETS) * OPTIM_GROUP;
     real code[LANE_ELEMENTS], scale[2];
     for (int k = 0; k < LANE_ELEMENTS; k++) {
         real threshold = joint_threshold_v(t->updates, key, first + (uint32_t)element(k, u));
-        code[k] = joint_v_round(joint_bits_above_low(as_word(root[k]), threshold, &g), threshold, &g);
-        m[k] = joint_ratio_stored(m[k], root[k], &g);
+        word bits = none && points ? JOINT_MIN_ROOT : as_word(root[k]); /* m lasts without any gradient */
+        code[k] = joint_v_round(joint_bits_above_low(bits, threshold, &g), threshold, &g);
+        if (!points) m[k] = joint_ratio_stored(m[k], root[k], &g);
         ratios[k % 2] = word_max(ratios[k % 2], as_word(m[k]) & 0x7fffffffu);
     }
     for (int j = 0; j < 2; j++) ratios[j] = word_max(ratios[j], (word)wave_xor((int)ratios[j], OCTET / 2));
-    uint32_t ratio = joint_ratio_code(octet_max(word_max(ratios[0], ratios[1]))), eighths = 0;
-    single top = joint_ratio(ratio), codes_of = g.most * joint_ratio_inverse(ratio);
+    uint32_t ratio = joint_ratio_code(octet_max(word_max(ratios[0], ratios[1])), points), eighths = 0;
+    single top = joint_ratio(ratio, points), codes_of = g.most * joint_ratio_inverse(ratio, points);
     for (int j = 0; j < 2; j++) {
         bool small = ratios[j] <= bits_of(joint_small(top));
         eighths |= (word)small << ((2 * u + j) % 8);
