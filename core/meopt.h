@@ -269,7 +269,7 @@ enum meopt_tensor_flags {
     MEOPT_KEEP_F32 = 2, /* fp32 weights and states, whatever the options (tokens, positional embeddings) */
     MEOPT_PART = 4,     /* this handle holds `count` elements from `first`; shape is the whole tensor's */
     /* Other tensors use the same memory for weights or copy at other times (streaming). Without the flag,
-     * meopt_create refuses tensors whose memory overlaps. meopt_rebind does not check. */
+     * meopt_create refuses tensors whose memory overlaps. meopt_rebind does not check. Not schedule_free. */
     MEOPT_SHARED_MEMORY = 8,
     MEOPT_KEEP_BF16 = 16, /* the caller's weights are bf16, whatever the size (model.bfloat16()) */
     MEOPT_COPY_F16 = 32,  /* fp32+copy, whatever options and size, with a copy in fp16 (model.half()) */

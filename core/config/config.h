@@ -195,6 +195,7 @@ struct config {
         double momentum, dampening;                     /* apsgd */
         bool nesterov;                                  /* apsgd */
         bool trust_clip, always_adapt, decoupled_decay; /* lamb */
+        double r, weight_lr_power;                      /* schedule_free */
         double max_grad_norm;              /* lamb: divide gradients by max(1, norm / this); 0: off */
         double clip_grad_norm;             /* 0: no clipping */
         enum optim_clip_mode clip_mode;    /* auto is resolved */

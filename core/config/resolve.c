@@ -250,10 +250,11 @@ static void check_rule(const struct config *c, combination_bad bad, void *contex
     static const struct {
         const char *key;
         unsigned trait;
-    } only[] = {{"optim.momentum", WITH_MOMENTUM},    {"optim.dampening", WITH_MOMENTUM},
-                {"optim.nesterov", WITH_MOMENTUM},    {"optim.trust_clip", WITH_TRUST},
-                {"optim.always_adapt", WITH_TRUST},   {"optim.max_grad_norm", WITH_TRUST},
-                {"optim.decoupled_decay", WITH_TRUST}};
+    } only[] = {{"optim.momentum", WITH_MOMENTUM},     {"optim.dampening", WITH_MOMENTUM},
+                {"optim.nesterov", WITH_MOMENTUM},     {"optim.trust_clip", WITH_TRUST},
+                {"optim.always_adapt", WITH_TRUST},    {"optim.max_grad_norm", WITH_TRUST},
+                {"optim.decoupled_decay", WITH_TRUST}, {"optim.r", WITH_POINTS},
+                {"optim.weight_lr_power", WITH_POINTS}};
     for (size_t i = 0; i < sizeof only / sizeof *only; i++)
         if (changed(c, only[i].key) && !(rule->traits & only[i].trait)) {
             char hint[80];

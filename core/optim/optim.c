@@ -79,6 +79,10 @@ static int tensor_create(struct meopt *opt, struct tensor *t, const struct meopt
     t->shares = from->flags & MEOPT_SHARED_MEMORY;
     muon_describe(t, from);
     t->lr_scale = from->lr_scale;
+    if (t->shares && RULE_HAS(opt->options.rule, WITH_POINTS))
+        return optim_fail(err, MEOPT_BAD_ARGUMENT,
+                          "tensor %.100s shares its memory (MEOPT_SHARED_MEMORY): %s needs weights that stay",
+                          t->name, meopt_rule_name(opt->options.rule));
     t->key = fnv1a(t->name); /* independent of its index in the table */
     if ((uintptr_t)from->weights % (l->weights <= WEIGHTS_F32_COPY ? 4 : 2) || (uintptr_t)from->copy % 2)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: weights at %p are misaligned", t->name,
@@ -150,7 +154,7 @@ static int refuse_overlap(const struct meopt *opt, struct meopt_error *err)
 static void tensor_destroy(const struct meopt *opt, struct tensor *t)
 {
     const struct layout *l = &t->layout;
-    point_forget(t);
+    point_forget(opt, t);
     if (!opt->accumulators)
         memory_release(&opt->options, MEOPT_MEMORY_ACCUMULATOR, t->accumulator, l->accumulator_bytes);
     memory_release(&opt->options, MEOPT_MEMORY_MOMENTS, t->state, l->state_bytes);

@@ -179,7 +179,7 @@ void weights_accept(struct tensor *host);
 /* Returns the bytes of the weights of training that are held at MEOPT_POINT_EVAL. */
 size_t point_bytes(const struct layout *l);
 /* Frees the weights of training of a tensor. */
-void point_forget(struct tensor *t);
+void point_forget(const struct meopt *opt, struct tensor *t);
 /* tensor_hold of the weights of training, at either point, for reading. */
 int trained_hold(const struct meopt *opt, const struct tensor *t, struct tensor *host,
                  struct meopt_error *err);

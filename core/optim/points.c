@@ -61,9 +61,27 @@ static void point_crc(const struct tensor *host, uint32_t crc[2])
     crc[1] = bytes[2] ? crc32c(0, host->correction, bytes[2]) : 0;
 }
 
-void point_forget(struct tensor *t)
+/* Returns whether memory of the handle is host memory, or is planned as such. */
+static bool counts_host_memory(const struct meopt *opt)
 {
-    free(t->trained);
+    const struct device *dev = opt->device;
+    return dev->kind == DEVICE_CPU || (dev->kind == DEVICE_DRY && !(dev->streams && dev->streams->overlap));
+}
+static int point_allocate(const struct meopt *opt, struct tensor *t, struct meopt_error *err)
+{
+    size_t bytes = (point_bytes(&t->layout) + 63) & ~(size_t)63;
+    t->trained = counts_host_memory(opt) ? memory_allocate(&opt->options, MEOPT_MEMORY_COPY, bytes, t->name)
+                                         : aligned_alloc(64, bytes);
+    if (t->trained) return MEOPT_OK;
+    return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu bytes, the weights of training of %.100s",
+                      bytes, t->name);
+}
+void point_forget(const struct meopt *opt, struct tensor *t)
+{
+    if (!counts_host_memory(opt)) free(t->trained);
+    else
+        memory_release(&opt->options, MEOPT_MEMORY_COPY, t->trained,
+                       (point_bytes(&t->layout) + 63) & ~(size_t)63);
     t->trained = NULL;
 }
 
@@ -116,14 +134,11 @@ static int to_evaluation(const struct meopt *opt, struct tensor *t, struct meopt
 {
     struct tensor host, saved;
     if (t->trained || !t->layout.count) return MEOPT_OK;
-    size_t bytes = (point_bytes(&t->layout) + 63) & ~(size_t)63;
-    int status = tensor_hold(opt, t, PART_WEIGHTS | PART_STATE, &host, err);
-    if (status) return status;
-    t->trained = aligned_alloc(64, bytes);
-    if (!t->trained) {
-        tensor_release(opt, t, &host, false, NULL);
-        return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu bytes, the weights of training of %.100s",
-                          bytes, t->name);
+    int status = point_allocate(opt, t, err);
+    if (status || opt->options.dry) return status;
+    if ((status = tensor_hold(opt, t, PART_WEIGHTS | PART_STATE, &host, err))) {
+        point_forget(opt, t);
+        return status;
     }
     saved = host;
     point_open(t, &saved);
@@ -137,6 +152,10 @@ static int to_training(const struct meopt *opt, struct tensor *t, struct meopt_e
 {
     struct tensor host, saved;
     if (!t->trained) return MEOPT_OK;
+    if (opt->options.dry) {
+        point_forget(opt, t);
+        return MEOPT_OK;
+    }
     int status = tensor_hold(opt, t, PART_WEIGHTS | PART_STATE, &host, err);
     if (status) return status;
     saved = host;
@@ -149,24 +168,18 @@ static int to_training(const struct meopt *opt, struct tensor *t, struct meopt_e
         move_weights(opt, &host, &host, -point_factor(opt, t));
     }
     status = tensor_release(opt, t, &host, true, err);
-    if (!status) point_forget(t);
+    if (!status) point_forget(opt, t);
     return status;
 }
 
 int meopt_set_point(struct meopt *opt, enum meopt_point point, struct meopt_error *err)
 {
-    if (!opt || opt->options.dry || (point != MEOPT_POINT_TRAIN && point != MEOPT_POINT_EVAL))
-        return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, a dry one, or point %d", (int)point);
+    if (!opt || (point != MEOPT_POINT_TRAIN && point != MEOPT_POINT_EVAL))
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, or point %d", (int)point);
     OPTIM_ENTER(opt);
     int status = optim_between_steps(opt, err);
     if (status || !RULE_HAS(opt->options.rule, WITH_POINTS)) return status;
     bool evaluate = point == MEOPT_POINT_EVAL;
-    for (size_t i = 0; i < opt->count && evaluate; i++)
-        if (opt->tensors[i].shares)
-            return optim_fail(err, MEOPT_BAD_ARGUMENT,
-                              "tensor %.100s shares its memory with others (streaming): its weights of "
-                              "evaluation have no place",
-                              opt->tensors[i].name);
     for (size_t i = 0; i < opt->count && !status; i++)
         status = (evaluate ? to_evaluation : to_training)(opt, &opt->tensors[i], err);
     if (!status) opt->evaluating = evaluate;

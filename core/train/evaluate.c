@@ -203,8 +203,8 @@ static void add_up(const struct trainer *t, const double *sums, int64_t rounds, 
     free(total);
 }
 
-int trainer_evaluate(struct trainer *t, const struct validation_data *data, struct evaluation *result,
-                     struct class_count *classes, struct error *err)
+static int evaluate(struct trainer *t, const struct validation_data *data, struct evaluation *result,
+                    struct class_count *classes, struct error *err)
 {
     int64_t width = 1 + objective_sums(t->objective) + (t->knn ? KNN_SUMS : 0),
             rounds = data_epoch_batches(data->val), ranks = t->ranks.size;
@@ -224,4 +224,15 @@ int trainer_evaluate(struct trainer *t, const struct validation_data *data, stru
     free(p.rows);
     free(sums);
     return code;
+}
+
+int trainer_evaluate(struct trainer *t, const struct validation_data *data, struct evaluation *result,
+                     struct class_count *classes, struct error *err)
+{
+    struct error own = {0};
+    int code = trainer_set_point(t, MEOPT_POINT_EVAL, err);
+    if (!code) code = evaluate(t, data, result, classes, err);
+    int moved = code == EXIT_RANK_LOST ? 0 : trainer_set_point(t, MEOPT_POINT_TRAIN, &own);
+    if (moved && !code && err) *err = own;
+    return code ? code : moved;
 }

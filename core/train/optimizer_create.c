@@ -66,6 +66,8 @@ int trainer_optimizer(const struct trainer *t, struct meopt_options *o, struct e
     o->trust_clip = c->optim.trust_clip;
     o->always_adapt = c->optim.always_adapt;
     o->decoupled_decay = c->optim.decoupled_decay;
+    o->r = c->optim.r;
+    o->weight_lr_power = c->optim.weight_lr_power;
     o->seed = (uint64_t)c->train.seed;
     o->average_decay = c->train.ema;
     o->small_count = 0; /* the tower decides by role which tensors are fp32 */
@@ -86,14 +88,13 @@ static double learning_rate_scale(const struct trainer *t, const struct paramete
 static struct meopt_tensor tensor_row(const struct trainer *t, int index, int weights)
 {
     const struct parameter *p = &t->student->parameters[index];
-    struct meopt_tensor row = {
-        .name = p->name,
-        .ndim = p->ndim,
-        .lr_scale = learning_rate_scale(t, p),
-        .flags = (p->decay ? 0u : MEOPT_NO_DECAY) |
-                 (p->small || p->weight_type == DTYPE_F32 ? MEOPT_KEEP_F32 : 0u) |
-                 (t->student->options.weight_buffers && !p->resident ? MEOPT_SHARED_MEMORY : 0u),
-        .weights = p->master ? (void *)p->master : p->weight};
+    struct meopt_tensor row = {.name = p->name,
+                               .ndim = p->ndim,
+                               .lr_scale = learning_rate_scale(t, p),
+                               .flags = (p->decay ? 0u : MEOPT_NO_DECAY) |
+                                        (p->small || p->weight_type == DTYPE_F32 ? MEOPT_KEEP_F32 : 0u) |
+                                        (t->student_stream && !p->resident ? MEOPT_SHARED_MEMORY : 0u),
+                               .weights = p->master ? (void *)p->master : p->weight};
     if (p->master) row.copy = p->weight;
     for (int d = 0; d < p->ndim; d++) row.shape[d] = p->shape[d];
     if (!dp_sharded(t) && !t->evaluates) return row;

@@ -291,6 +291,7 @@ static int plan_rank(struct plan *plan, const struct config *config, const struc
         code = trainer_create_distributed(&trainer, &copy, device, !plan->from_checkpoints, ranks,
                                           dry_teacher, &(struct inspection){inspect, context}, err);
     if (code == 0) code = dry_step(trainer, err);
+    if (code == 0) code = trainer_reserve_points(trainer, err);
     if (code && err && !plan->from_checkpoints && (copy.model_t.weight[0] || copy.model_s.weight[0]) &&
         copy.model_t.arch == TOWER_ARCH_CUSTOM && !model_shape_known(&copy)) {
         bool teacher = needed && !readable(&copy.model_t);

@@ -441,7 +441,7 @@ static int create(struct trainer **trainer, struct config *config, struct device
         goto fail;
     if ((code = create_student(t, student_weights, err)) != 0) goto fail;
     count_flops(t);
-    if ((code = create_buffers(t, err)) != 0) goto fail;
+    if ((code = create_buffers(t, err)) != 0 || (code = trainer_reserve_points(t, err)) != 0) goto fail;
     weights_close(teacher_weights);
     weights_close(student_weights);
     *trainer = t;

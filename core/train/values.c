@@ -76,7 +76,8 @@ int trainer_export_range(const struct trainer *t, int parameter, int64_t first, 
     if (t->tensor_of[parameter] < 0) return export_frozen(t, parameter, first, count, out, err);
     int code = load_group(t, parameter, err);
     if (code) return code;
-    return meopt_export(t->opt, (size_t)t->tensor_of[parameter], first, count, out, &library)
+    return meopt_export_point(t->opt, (size_t)t->tensor_of[parameter], MEOPT_POINT_EVAL, first, count, out,
+                              &library)
                ? trainer_library_error(&library, err)
                : 0;
 }
@@ -92,6 +93,28 @@ int trainer_export(const struct trainer *t, int parameter, float *out, struct er
                           err);
     else if (code && err) *err = own;
     return code ? code : dp_gather_values(t, parameter, out, err);
+}
+
+int trainer_set_point(struct trainer *t, enum meopt_point point, struct error *err)
+{
+    if (!t->opt || !RULE_HAS(t->config->optim.name, WITH_POINTS)) return 0;
+    struct error own = {0};
+    struct meopt_error library = {0};
+    int status = meopt_set_point(t->opt, point, &library);
+    int code = status ? trainer_library_error(&library, &own) : 0;
+    code = comm_agree(&t->ranks, code, &own, "cannot move its weights", err);
+    return code ? code : dp_gather_weights(t, err);
+}
+
+int trainer_reserve_points(struct trainer *t, struct error *err)
+{
+    const struct config *c = t->config;
+    struct meopt_error library = {0};
+    bool evaluates = c->data.val[0] && (c->train.eval_every > 0 || c->train.eval_steps > 0);
+    if (!t->opt || !RULE_HAS(c->optim.name, WITH_POINTS) || !evaluates) return 0;
+    int status = meopt_set_point(t->opt, MEOPT_POINT_EVAL, &library);
+    if (!status) status = meopt_set_point(t->opt, MEOPT_POINT_TRAIN, &library);
+    return status ? trainer_library_error(&library, err) : 0;
 }
 
 int trainer_import(struct trainer *t, int parameter, const float *values, struct error *err)

@@ -162,6 +162,12 @@ static const struct row rows[] = {
     {M(CLASSIFIER), 4, OF_8 EXACT "optim.name=lamb", "dist.pipeline=2 dist.shard=optimizer train.wave=3"},
     {M(GPT2), 2, OF_4 EXACT "train.precision=fp32", "dist.pipeline=2 optim.offload=nvme"},
     {M(LLAMA), 4, OF_4 NO_CLIP "optim.preset=minimal", "dist.pipeline=2 dist.shard=parameters"},
+    /* weights of two points */
+    {M(EVA) | M(GPT2), 1, "optim.name=schedule_free " PREVIOUS, "train.recompute=block optim.offload=nvme"},
+    {M(CLASSIFIER), 1, "train.micro_batch=2 optim.name=schedule_free " CLIP, "train.rounds=breadth"},
+    {M(CLASSIFIER), 3, OF_8 EXACT "optim.name=schedule_free", "dist.shard=parameters"},
+    {M(LLAMA), 2, OF_8 BLOCK "optim.name=schedule_free optim.state_m=bf16", "dist.shard=optimizer"},
+    {M(EVA), 2, OF_4 EXACT "optim.name=schedule_free", "dist.pipeline=2"},
 };
 
 static const struct row card_rows[] = {

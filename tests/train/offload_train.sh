@@ -47,6 +47,7 @@ done <<TABLE
 0 1 optim.name=lamb optim.clip_mode=exact
 1 0 optim.name=lion
 1 0.5 optim.name=apsgd optim.use_meopt=false
+1 1 optim.name=schedule_free
 TABLE
 [ -z "$(ls scratch)" ] || fail "something is left in the directory of the file: $(ls scratch)"
 "$MEOPT" compare --csv runs/held1 runs/away1 >out 2>log || [ $? = 8 ] || fail compare
