@@ -178,7 +178,7 @@ struct meopt_options {
     int threads;                /* 0: OpenMP's default; libmeopt-optim: the cores that meopt_create finds */
     int64_t small_count;        /* tensors with fewer elements stay in fp32; default 4096 */
     int accumulator;            /* enum meopt_state_format of gradient accumulators; -1: none (default) */
-    int reserved_adapt_every;   /* of version 0.1.0: 0, else MEOPT_BAD_ARGUMENT; the next two are ignored */
+    int reserved_adapt_every;   /* removed: 0, else MEOPT_BAD_ARGUMENT; the other two are ignored */
     double reserved_adapt_threshold;
     void (*reserved_report)(void);
     /* Allocator of 64-byte aligned blocks; both NULL: the library's own. tensor: its name, for messages. */
@@ -273,7 +273,8 @@ enum meopt_tensor_flags {
     MEOPT_SHARED_MEMORY = 8,
     MEOPT_KEEP_BF16 = 16, /* the caller's weights are bf16, whatever the size (model.bfloat16()) */
     MEOPT_COPY_F16 = 32,  /* fp32+copy, whatever options and size, with a copy in fp16 (model.half()) */
-    MEOPT_OWN_RULE = 64   /* the tensor's rule is its field `rule` */
+    MEOPT_OWN_RULE = 64,  /* the tensor's rule is its field `rule` */
+    MEOPT_ONE_OWNER = 128 /* MEOPT_PART: each part is all of the tensor, or nothing of it */
 };
 /* Also kept in fp32: tensors with fewer than two dimensions above 1, or fewer than small_count elements. With
  * MEOPT_KEEP_BF16, a tensor that would be kept in fp32 has weights bf16+16 and fp32 states, and steps with
@@ -300,7 +301,7 @@ struct meopt_tensor {
     int rule; /* MEOPT_OWN_RULE: enum meopt_rule; lamb goes with no other. Without it, tensors of fewer than
                  two dimensions above 1 have apadamw in place of muon. Embeddings and heads should, too */
     int64_t rows[4]; /* muon: rows of matrices in the tensor, orthogonalized apart (queries, keys, values); 0:
-                        one, of shape[0] rows. A part (MEOPT_PART) is all of a tensor or nothing */
+                        one, of shape[0] rows. Parts without MEOPT_ONE_OWNER need `reduce` */
 };
 
 /* Bytes by kind: the sizes requested from the allocator, each rounded up to 64 bytes. */

@@ -26,7 +26,8 @@ static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* ---- Matrices of a tensor ------------------------------------------------------------------------------ */
 
-int muon_read(struct meopt_tensor *t, int wide, int64_t count, struct meopt_error *err)
+int muon_read(struct meopt_tensor *t, const struct meopt_options *o, int wide, int64_t count,
+              struct meopt_error *err)
 {
     int64_t rows = 0;
     if (wide < 2)
@@ -48,11 +49,15 @@ int muon_read(struct meopt_tensor *t, int wide, int64_t count, struct meopt_erro
                           "tensor %.100s: %lld elements are not matrices of %lld, %lld, %lld, %lld rows",
                           t->name, (long long)count, (long long)t->rows[0], (long long)t->rows[1],
                           (long long)t->rows[2], (long long)t->rows[3]);
-    if ((t->flags & MEOPT_PART) && t->count && t->count != count)
+    bool part = t->flags & MEOPT_PART, owned = t->flags & MEOPT_ONE_OWNER;
+    if (part && (owned ? t->count && t->count != count : t->count != count && !o->reduce))
         return optim_fail(
             err, MEOPT_BAD_ARGUMENT,
-            "tensor %.100s: %lld of %lld elements, but a matrix of muon has one owner: all or 0", t->name,
-            (long long)t->count, (long long)count);
+            owned ? N_("tensor %.100s: %lld of %lld elements, expected all or 0 of a matrix with "
+                       "MEOPT_ONE_OWNER")
+                  : N_("tensor %.100s: %lld of %lld elements, and no options.reduce, by which muon "
+                       "gathers parts"),
+            t->name, (long long)t->count, (long long)count);
     return MEOPT_OK;
 }
 
@@ -66,6 +71,15 @@ void muon_describe(struct tensor *t, const struct meopt_tensor *from)
     for (t->matrices = 0; t->matrices < 4 && t->rows[t->matrices]; t->matrices++)
         rows += t->rows[t->matrices];
     t->columns = count / rows;
+    t->gathers = (from->flags & MEOPT_PART) && !(from->flags & MEOPT_ONE_OWNER);
+}
+
+/* Elements that the workspace holds: of the whole tensor, or 0. */
+static int64_t elements_of(const struct tensor *t)
+{
+    int64_t count = 0;
+    for (int i = 0; i < t->matrices; i++) count += t->rows[i] * t->columns;
+    return t->layout.count || t->gathers ? count : 0;
 }
 
 /* ---- Workspace ----------------------------------------------------------------------------------------- */
@@ -112,13 +126,13 @@ enum { X_AT = 64 };
 size_t muon_bytes(const struct meopt_options *o, const struct tensor *t, bool card)
 {
     size_t rest = 0;
-    if (!RULE_HAS(t->rule, WITH_MATRICES) || !t->layout.count) return 0;
+    if (!RULE_HAS(t->rule, WITH_MATRICES) || !elements_of(t)) return 0;
     for (int i = 0; i < t->matrices; i++) {
         struct matrix m;
         size_t bytes = matrix_place(o, &m, t->rows[i], t->columns, card, NULL);
         if (bytes > rest) rest = bytes;
     }
-    return X_AT + rounded((size_t)t->layout.count * type_bytes(o)) + rest;
+    return X_AT + rounded((size_t)elements_of(t) * type_bytes(o)) + rest;
 }
 
 size_t muon_chunks(const struct meopt *opt)
@@ -126,7 +140,8 @@ size_t muon_chunks(const struct meopt *opt)
     size_t chunks = 0;
     for (size_t i = 0; i < opt->count; i++) {
         const struct tensor *t = &opt->tensors[i];
-        if (RULE_HAS(t->rule, WITH_MATRICES) && (size_t)chunks_of(t) > chunks) chunks = (size_t)chunks_of(t);
+        size_t own = RULE_HAS(t->rule, WITH_MATRICES) ? (size_t)optim_chunks(elements_of(t)) : 0;
+        if (own > chunks) chunks = own;
     }
     return chunks;
 }
@@ -323,7 +338,7 @@ static void orthogonalize(struct meopt *opt, const struct products *by, const st
                           const struct meopt_options *o)
 {
     const struct device *dev = opt->device;
-    char *x = (char *)opt->workspace + X_AT, *rest = x + rounded((size_t)t->layout.count * type_bytes(o));
+    char *x = (char *)opt->workspace + X_AT, *rest = x + rounded((size_t)elements_of(t) * type_bytes(o));
     for (int i = 0; i < t->matrices; i++) {
         struct matrix m;
         matrix_place(o, &m, t->rows[i], t->columns, dev->optim->asynchronous, rest);
@@ -381,39 +396,96 @@ static void sweep_one(struct meopt *opt, const struct optim_task *task, struct o
     opt->device->optim->step(opt->device, opt->work, sweep);
 }
 
-static void step_parts(struct meopt *opt, const struct products *by, const struct tensor *t,
-                       const struct optim_task *task, const struct optim_sweep *sweep)
+/* Packs `count` values of X, of `type` bytes, as whole numbers in doubles: one fp32, or three bf16. */
+static void pack(const char *values, size_t type, int64_t count, double *to)
+{
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t number = 0;
+        uint16_t half[3];
+        if (type == 4) memcpy(&number, values + 4 * i, 4);
+        else memcpy(half, values + 6 * i, 6);
+        for (int k = 0; k < 3 && type == 2; k++) number = number << 16 | half[k];
+        to[i] = (double)number;
+    }
+}
+static void unpack(const double *from, size_t type, int64_t count, char *values)
+{
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t number = (uint64_t)from[i];
+        uint16_t half[3];
+        for (int k = 0; k < 3; k++) half[k] = (uint16_t)(number >> (32 - 16 * k));
+        memcpy(values + (type == 4 ? 4 : 6) * i, type == 4 ? (void *)&number : half, type == 4 ? 4 : 6);
+    }
+}
+
+/* Gathers the parts of X from all handles: options.reduce adds them, and other handles' are 0. */
+static int gather(const struct meopt *opt, const struct tensor *t, size_t type, struct meopt_error *err)
+{
+    enum { AT_ONCE = 1 << 17 };
+    struct device *dev = opt->device;
+    int64_t each = type == 4 ? 1 : 3, piece = AT_ONCE * each, all = elements_of(t),
+            end = t->first + t->layout.count;
+    char *x = (char *)opt->workspace + X_AT, *values = malloc((size_t)piece * type);
+    double *sums = malloc(AT_ONCE * sizeof *sums);
+    int status = MEOPT_OK;
+    if (!values || !sums)
+        status = optim_fail(err, MEOPT_NO_MEMORY, "no memory to gather the parts of %.100s", t->name);
+    for (int64_t at = 0; at < all && !status; at += piece) {
+        int64_t held = least(piece, all - at), count = (held + each - 1) / each, from = most(t->first, at),
+                to = least(end, at + held);
+        char *own = values + (size_t)(from - at) * type, *there = x + (size_t)from * type;
+        memset(values, 0, (size_t)piece * type);
+        if (to > from && dev->host_memory) memcpy(own, there, (size_t)(to - from) * type);
+        else if (to > from) dev->download(dev, own, there, (size_t)(to - from) * type);
+        pack(values, type, count, sums);
+        status = optim_reduce(opt, sums, (size_t)count, err);
+        if (status) break;
+        unpack(sums, type, count, values);
+        there = x + (size_t)at * type;
+        if (dev->host_memory) memcpy(there, values, (size_t)held * type);
+        else dev->upload(dev, there, values, (size_t)held * type);
+    }
+    free(values);
+    free(sums);
+    return status;
+}
+
+static int step_parts(struct meopt *opt, const struct products *by, const struct tensor *t,
+                      const struct optim_task *task, const struct optim_sweep *sweep, bool refused,
+                      struct meopt_error *err)
 {
     struct meopt_options own;
     const struct meopt_options *o = tensor_options(opt, t, &own);
-    char *x = (char *)opt->workspace + X_AT;
     struct optim_sweep one = *sweep;
     struct optim_task momentum = *task, apply = *task;
-    bool f32 = o->ns_dtype == MEOPT_F32;
-    size_t bytes = (size_t)t->layout.count * type_bytes(o);
+    size_t type = type_bytes(o), bytes = (size_t)t->layout.count * type;
+    char *x = (char *)opt->workspace + X_AT + (t->gathers ? (size_t)t->first * type : 0);
     if (opt->device->ops) opt->device->ops->fill(opt->device, x, 0xff, bytes);
     else memset(x, 0xff, bytes);
     momentum.weights = x;
-    momentum.weight_format = f32 ? WEIGHTS_F32 : WEIGHTS_BF16;
+    momentum.weight_format = type == 4 ? WEIGHTS_F32 : WEIGHTS_BF16;
     momentum.copy = momentum.correction = NULL;
     momentum.average_every = 0;
-    sweep_one(opt, &momentum, &one, false);
+    if (!refused && t->layout.count) sweep_one(opt, &momentum, &one, false);
+    int status = t->gathers ? gather(opt, t, type, err) : MEOPT_OK;
+    if (status || refused || !t->layout.count) return status;
     orthogonalize(opt, by, t, o);
     apply.rule = RULE_APPLY;
     apply.m = NULL;
     apply.m_format = STATE_NONE;
     apply.gradient = x;
-    apply.gradient_format = f32 ? GRADIENT_F32 : GRADIENT_BF16;
+    apply.gradient_format = type == 4 ? GRADIENT_F32 : GRADIENT_BF16;
     apply.s.gradient_scale = 1;
     one.clip = NULL;
     sweep_one(opt, &apply, &one, sweep->wait);
+    return optim_device_status(opt, err);
 }
 
 int muon_step(struct meopt *opt, const struct tensor *t, const struct optim_task *task,
-              const struct optim_sweep *sweep, struct meopt_error *err)
+              const struct optim_sweep *sweep, bool refused, struct meopt_error *err)
 {
     struct products by = {.device = opt->device, .kernels = opt->kernels};
-    if (!t->layout.count) return MEOPT_OK;
+    if (!t->layout.count && !t->gathers) return MEOPT_OK;
     by.threads = threads_count(opt->options.threads);
     if (!opt->device->ops) {
         by.scratch = aligned_alloc(64, (size_t)by.threads * OPTIM_PRODUCT_SCRATCH);
@@ -422,8 +494,8 @@ int muon_step(struct meopt *opt, const struct tensor *t, const struct optim_task
                               (size_t)by.threads * OPTIM_PRODUCT_SCRATCH, t->name);
     }
     pthread_mutex_lock(&opt->workspace_lock);
-    step_parts(opt, &by, t, task, sweep);
+    int status = step_parts(opt, &by, t, task, sweep, refused, err);
     pthread_mutex_unlock(&opt->workspace_lock);
     free(by.scratch);
-    return optim_device_status(opt, err);
+    return status;
 }

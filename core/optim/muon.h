@@ -5,7 +5,8 @@
 #include "core/optim/optim.h"
 
 /* Checks the matrices of a tensor of muon, and sets rows[0] if none were given. wide: dimensions above 1. */
-int muon_read(struct meopt_tensor *tensor, int wide, int64_t count, struct meopt_error *err);
+int muon_read(struct meopt_tensor *tensor, const struct meopt_options *options, int wide, int64_t count,
+              struct meopt_error *err);
 /* Takes a tensor's matrices from its row, which muon_read has read. */
 void muon_describe(struct tensor *tensor, const struct meopt_tensor *from);
 
@@ -18,8 +19,9 @@ size_t muon_chunks(const struct meopt *opt);
 int muon_reserve(struct meopt *opt, struct meopt_error *err);
 
 /* Steps the tensor of a task, which was prepared as for other rules. Its result has the squares of the
- * gradient. If a group of the gradient is not finite, the weights stay, and all groups count as bad. */
+ * gradient. If a group of the gradient is not finite, the weights stay, and all groups count as bad. refused:
+ * only lets the handles with other parts know that. */
 int muon_step(struct meopt *opt, const struct tensor *tensor, const struct optim_task *task,
-              const struct optim_sweep *sweep, struct meopt_error *err);
+              const struct optim_sweep *sweep, bool refused, struct meopt_error *err);
 
 #endif

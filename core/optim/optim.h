@@ -33,6 +33,7 @@ struct tensor {
     bool decay;
     bool shares; /* MEOPT_SHARED_MEMORY */
     int rule;
+    bool gathers;    /* muon: other handles have other parts */
     int matrices;    /* of a tensor of muon, one below the other */
     int64_t rows[4]; /* of each */
     int64_t columns;

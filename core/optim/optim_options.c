@@ -10,7 +10,7 @@
 enum {
     CHUNK_ELEMENTS = OPTIM_CHUNK * OPTIM_GROUP,
     TENSOR_FLAGS = MEOPT_NO_DECAY | MEOPT_KEEP_F32 | MEOPT_PART | MEOPT_SHARED_MEMORY | MEOPT_KEEP_BF16 |
-                   MEOPT_COPY_F16 | MEOPT_OWN_RULE
+                   MEOPT_COPY_F16 | MEOPT_OWN_RULE | MEOPT_ONE_OWNER
 };
 /* Asserts that libmeopt and the kernels use the same numbers. */
 #define SAME(ours, others)        _Static_assert((int)(ours) == (int)(others), #ours " is not " #others)
@@ -295,7 +295,7 @@ static int rule_read(struct meopt_tensor *to, const struct meopt_options *o, int
     struct meopt_options mixed = *o;
     mixed.rule = to->rule;
     int status = options_check(&mixed, err);
-    return status || !RULE_HAS(to->rule, WITH_MATRICES) ? status : muon_read(to, wide, count, err);
+    return status || !RULE_HAS(to->rule, WITH_MATRICES) ? status : muon_read(to, o, wide, count, err);
 }
 
 int tensor_read(struct meopt_tensor *to, const struct meopt_options *options,

@@ -51,16 +51,17 @@ static int sweep_rules(struct meopt *opt, const size_t *tensors, struct optim_ta
         sweep->check_only = true;
         opt->device->optim->step(opt->device, opt->work, sweep);
         sweep->check_only = false;
-        if (sweep->bad >= 0) return MEOPT_OK;
     }
+    bool refused = sweep->bad >= 0; /* handles with other parts of the matrices wait for this one's */
     for (size_t i = 0; i < sweep->count; i++)
         if (RULE_HAS(tasks[i].rule, WITH_MATRICES)) tasks[i].count = 0;
-    int status = matrices < sweep->count ? sweep_all(opt, tensors, tasks, sweep, wait, err) : MEOPT_OK;
+    int status =
+        matrices < sweep->count && !refused ? sweep_all(opt, tensors, tasks, sweep, wait, err) : MEOPT_OK;
     for (size_t i = 0; i < sweep->count && !status; i++) {
         if (!RULE_HAS(tasks[i].rule, WITH_MATRICES)) continue;
         tasks[i].count = opt->tensors[tensors[i]].layout.count;
         sweep->wait = wait;
-        status = muon_step(opt, &opt->tensors[tensors[i]], &tasks[i], sweep, err);
+        status = muon_step(opt, &opt->tensors[tensors[i]], &tasks[i], sweep, refused, err);
     }
     return status;
 }

@@ -18,7 +18,13 @@
 #include <string.h>
 #include <cmocka.h>
 
-enum { RANKS = 2, PART = 32768, WHOLE = RANKS * PART, STEPS = 6, MOST = 256 };
+enum {
+    RANKS = 2,
+    PART = 32768,
+    WHOLE = RANKS * PART,
+    STEPS = 6,
+    MOST = 294 * 250
+}; /* muon gathers a matrix */
 /* With MEOPT_PART the tensor's shape is known, and parts may be unequal, and nothing: three ranks. */
 enum { PARTS = 3, ROWS = 294, COLUMNS = 250, ODD = ROWS * COLUMNS, MOST_RECORD = 2 << 20 };
 static int64_t cut_at[PARTS + 1] = {0, 2 * PART, 2 * PART, ODD};
@@ -67,7 +73,7 @@ static struct meopt_options options_of(int rule, const char *preset)
     assert_int_equal(meopt_options_init(&o, sizeof o, rule), MEOPT_OK);
     assert_int_equal(meopt_options_preset(&o, preset, &err), MEOPT_OK);
     o.weight_decay = 0.02;
-    o.momentum = rule == MEOPT_APSGD ? 0.9 : 0;
+    if (rule == MEOPT_APSGD) o.momentum = 0.9;
     o.seed = 7;
     o.threads = 1;
     return o;
@@ -164,6 +170,7 @@ static void two_parts_step_as_the_whole(void **state)
     (void)state;
     for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++)
         for (size_t p = 0; p < sizeof presets / sizeof *presets; p++) {
+            if (rule == MEOPT_MUON) continue; /* its parts are of a known matrix */
             struct meopt_options o = options_of(rule, presets[p]);
             char what[64];
             snprintf(what, sizeof what, "%s %s", meopt_rule_name(rule), presets[p]);
