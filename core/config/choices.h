@@ -75,6 +75,13 @@
     X(OPTIM_PRESET_MINIMAL, "minimal")
 #define RULE_CHOICE(X, number, name, ...) X(OPTIM_NAME_##number, name)
 #define CHOICES_OPTIM_NAME(X) OPTIM_RULES(RULE_CHOICE, X)
+#define CHOICES_OPTIM_NS_SCHEDULE(X) X(OPTIM_NS_SCHEDULE_QUINTIC, "quintic") \
+    X(OPTIM_NS_SCHEDULE_POLAR_EXPRESS, "polar_express")
+#define CHOICES_OPTIM_NS_FORM(X) X(OPTIM_NS_FORM_AUTO, "auto") X(OPTIM_NS_FORM_DIRECT, "direct") \
+    X(OPTIM_NS_FORM_GRAM, "gram")
+#define CHOICES_OPTIM_NS_PRECISION(X) X(OPTIM_NS_PRECISION_BF16, "bf16") X(OPTIM_NS_PRECISION_FP32, "fp32")
+#define CHOICES_OPTIM_ADJUST_LR(X) X(OPTIM_ADJUST_LR_RMS_MATCH, "rms_match") \
+    X(OPTIM_ADJUST_LR_ORIGINAL, "original") X(OPTIM_ADJUST_LR_SPECTRAL, "spectral")
 #define CHOICES_OPTIM_SCHEDULE(X) X(OPTIM_SCHEDULE_COSINE, "cosine") X(OPTIM_SCHEDULE_LINEAR, "linear") \
     X(OPTIM_SCHEDULE_CONSTANT, "constant")
 #define CHOICES_OPTIM_CLIP_MODE(X) X(OPTIM_CLIP_MODE_AUTO, "auto") X(OPTIM_CLIP_MODE_EXACT, "exact") \
@@ -121,6 +128,8 @@
     L(train_rounds, CHOICES_TRAIN_ROUNDS) \
     L(train_save_activations, CHOICES_TRAIN_SAVE_ACTIVATIONS) \
     L(optim_preset, CHOICES_OPTIM_PRESET) L(optim_name, CHOICES_OPTIM_NAME) \
+    L(optim_ns_schedule, CHOICES_OPTIM_NS_SCHEDULE) L(optim_ns_form, CHOICES_OPTIM_NS_FORM) \
+    L(optim_ns_precision, CHOICES_OPTIM_NS_PRECISION) L(optim_adjust_lr, CHOICES_OPTIM_ADJUST_LR) \
     L(optim_schedule, CHOICES_OPTIM_SCHEDULE) L(optim_clip_mode, CHOICES_OPTIM_CLIP_MODE) \
     L(optim_weights, CHOICES_OPTIM_WEIGHTS) L(optim_state, CHOICES_OPTIM_STATE) \
     L(optim_gradients, CHOICES_OPTIM_GRADIENTS) L(optim_offload, CHOICES_OPTIM_OFFLOAD) \

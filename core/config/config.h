@@ -192,8 +192,13 @@ struct config {
         int64_t warmup_steps; /* -1: by the ratio */
         double warmup_ratio;  /* 0: a tenth, at most 500 steps */
         double beta1, beta2, eps, weight_decay;
-        double momentum, dampening;                     /* apsgd */
-        bool nesterov;                                  /* apsgd */
+        double momentum, dampening; /* apsgd; muon: momentum */
+        bool nesterov;              /* apsgd, muon */
+        int64_t ns_steps;           /* muon, up to adjust_lr */
+        enum optim_ns_schedule ns_schedule;
+        enum optim_ns_form ns_form;
+        enum optim_ns_precision ns_precision;
+        enum optim_adjust_lr adjust_lr;
         bool trust_clip, always_adapt, decoupled_decay; /* lamb */
         double r, weight_lr_power;                      /* schedule_free */
         double max_grad_norm;              /* lamb: divide gradients by max(1, norm / this); 0: off */

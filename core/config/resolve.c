@@ -155,6 +155,10 @@ void resolve_defaults(struct config *c)
                      c->dist.pipeline <= 1; /* it accumulates: the bits of one rank */
         c->optim.clip_mode = costs && config_clips(c) ? OPTIM_CLIP_MODE_PREVIOUS : OPTIM_CLIP_MODE_EXACT;
     }
+    if (RULE_HAS(c->optim.name, WITH_MATRICES) && !config_given(c, "optim.momentum"))
+        c->optim.momentum = optim_rules[c->optim.name].momentum;
+    if (RULE_HAS(c->optim.name, WITH_MATRICES) && !config_given(c, "optim.nesterov"))
+        c->optim.nesterov = true;
     if ((c->lora.rank || c->lora.adapter[0]) && !config_given(c, "optim.lr")) c->optim.lr = LORA_LR;
     if (!teacher && !config_given(c, "optim.head_lr_scale")) c->optim.head_lr_scale = 1;
     if (c->optim.min_lr > c->optim.lr && !config_given(c, "optim.min_lr")) c->optim.min_lr = c->optim.lr / 20;
@@ -250,10 +254,19 @@ static void check_rule(const struct config *c, combination_bad bad, void *contex
     static const struct {
         const char *key;
         unsigned trait;
-    } only[] = {{"optim.momentum", WITH_MOMENTUM},     {"optim.dampening", WITH_MOMENTUM},
-                {"optim.nesterov", WITH_MOMENTUM},     {"optim.trust_clip", WITH_TRUST},
-                {"optim.always_adapt", WITH_TRUST},    {"optim.max_grad_norm", WITH_TRUST},
-                {"optim.decoupled_decay", WITH_TRUST}, {"optim.r", WITH_POINTS},
+    } only[] = {{"optim.momentum", WITH_MOMENTUM | WITH_MATRICES},
+                {"optim.nesterov", WITH_MOMENTUM | WITH_MATRICES},
+                {"optim.dampening", WITH_MOMENTUM},
+                {"optim.trust_clip", WITH_TRUST},
+                {"optim.always_adapt", WITH_TRUST},
+                {"optim.max_grad_norm", WITH_TRUST},
+                {"optim.decoupled_decay", WITH_TRUST},
+                {"optim.ns_steps", WITH_MATRICES},
+                {"optim.ns_schedule", WITH_MATRICES},
+                {"optim.ns_form", WITH_MATRICES},
+                {"optim.ns_precision", WITH_MATRICES},
+                {"optim.adjust_lr", WITH_MATRICES},
+                {"optim.r", WITH_POINTS},
                 {"optim.weight_lr_power", WITH_POINTS}};
     for (size_t i = 0; i < sizeof only / sizeof *only; i++)
         if (changed(c, only[i].key) && !(rule->traits & only[i].trait)) {
@@ -262,7 +275,10 @@ static void check_rule(const struct config *c, combination_bad bad, void *contex
             snprintf(sentence, sizeof sentence, _("%s has no effect on %s"), only[i].key, rule->name);
             bad(context, only[i].key, false, hint, sentence);
         }
-    if (changed(c, "optim.state_v") && !(rule->traits & WITH_V)) {
+    if (c->optim.offload && rule->traits & WITH_MATRICES)
+        bad(context, "optim.offload", true, "leave it out",
+            "muon steps whole matrices, which are not offloaded");
+    if (changed(c, "optim.state_v") && !(rule->traits & (WITH_V | WITH_MATRICES))) {
         snprintf(sentence, sizeof sentence, _("optim.state_v has no effect: %s has no second moment"),
                  rule->name);
         bad(context, "optim.state_v", false, "leave it out", sentence);
@@ -270,41 +286,6 @@ static void check_rule(const struct config *c, combination_bad bad, void *contex
     if (!c->optim.offload && (changed(c, "optim.offload_fraction") || changed(c, "optim.offload_dir")))
         bad(context, changed(c, "optim.offload_dir") ? "optim.offload_dir" : "optim.offload_fraction", false,
             "set optim.offload", "it has no effect: optim.offload is none");
-}
-
-static void check_images(const char *section, const struct config_images *images, combination_bad bad,
-                         void *context)
-{
-    const struct {
-        const char *name, *text, *hint;
-        double above; /* the lower bound of each of the three */
-    } lists[] = {{"mean", images->mean, "as in 0.485, 0.456, 0.406", -HUGE_VAL},
-                 {"std", images->std, "as in 0.229, 0.224, 0.225", 0}};
-    char key[64], sentence[240];
-    for (size_t i = 0; i < 2; i++) {
-        double v[3];
-        const char *text = lists[i].text;
-        bool fine =
-            config_three(text, v) && v[0] > lists[i].above && v[1] > lists[i].above && v[2] > lists[i].above;
-        if (!*text || fine) continue;
-        snprintf(key, sizeof key, "%s.%s", section, lists[i].name);
-        snprintf(sentence, sizeof sentence, _("%s is '%.60s', expected three numbers%s"), key, text,
-                 lists[i].above < 0 ? "" : " above 0");
-        bad(context, key, true, lists[i].hint, sentence);
-    }
-    snprintf(key, sizeof key, "%s.crop_pct", section);
-    if (images->crop_pct > 0 && images->crop_pct < 0.1) {
-        snprintf(sentence, sizeof sentence, _("%s is %g, expected 0.1 to 1"), key, images->crop_pct);
-        bad(context, key, true, "0.875 resizes 224 pixels to 256 before the crop", sentence);
-    }
-    snprintf(key, sizeof key, "%s.resize_as", section);
-    enum data_interpolation filter = images->interpolation;
-    bool tensors = images->resize_as == DATA_RESIZE_AS_HF || images->resize_as == DATA_RESIZE_AS_HF_FLOAT;
-    if (tensors && filter > DATA_INTERPOLATION_BILINEAR && filter != DATA_INTERPOLATION_LANCZOS) {
-        snprintf(sentence, sizeof sentence, _("%s is %s, which has no filter %s"), key,
-                 data_resize_as_names[images->resize_as], data_interpolation_names[filter]);
-        bad(context, key, true, "pil and hf_pil have all filters", sentence);
-    }
 }
 
 /* Reports keys that the objective does not read: of the teacher, of labels, of images or of tokens. The first
@@ -426,8 +407,8 @@ void resolve_check(const struct config *c, combination_bad bad, void *context)
 {
     char sentence[240];
     check_objective(c, bad, context);
-    check_images("data", &c->data.images, bad, context);
-    check_images("data_s", &c->data_s.images, bad, context);
+    images_check("data", &c->data.images, bad, context);
+    images_check("data_s", &c->data_s.images, bad, context);
     check_tower(c, &c->model_t, "model_t", bad, context);
     check_tower(c, &c->model_s, c->train.objective == TRAIN_OBJECTIVE_DISTILL ? "model_s" : "model", bad,
                 context);

@@ -400,9 +400,26 @@ const struct config_key config_keys[] = {
          optim.eps),
     REAL("optim.weight_decay", NULL, 0, 100, "0.05", "train",
          "weight decay of tensors with two or more dimensions", optim.weight_decay),
-    REAL("optim.momentum", NULL, 0, 0.9999999, "0.9", "train", "apsgd only", optim.momentum),
+    REAL("optim.momentum", NULL, 0, 0.9999999, "0.9", "train", "apsgd and muon; muon: 0.95 if it is not set",
+         optim.momentum),
     REAL("optim.dampening", NULL, 0, 1, "0", "train", "apsgd only", optim.dampening),
-    BOOL("optim.nesterov", "false", "train", "apsgd only", optim.nesterov),
+    BOOL("optim.nesterov", "false", "train", "apsgd and muon; muon: true if it is not set", optim.nesterov),
+    INT("optim.ns_steps", "steps", 1, 20, "5", "train", "muon only: steps of Newton-Schulz", optim.ns_steps),
+    CHOICE("optim.ns_schedule", optim_ns_schedule, "quintic", "train",
+           "muon only: coefficients of Newton-Schulz, the published ones in each step or each step's own "
+           "(Polar Express, arXiv:2505.16932), with singular values nearer to 1",
+           optim.ns_schedule),
+    CHOICE("optim.ns_form", optim_ns_form, "auto", "train plan",
+           "muon only: direct; gram: steps multiply the square matrix in fp32; auto: gram if one side is 8 "
+           "times the other (cards: 40)",
+           optim.ns_form),
+    CHOICE("optim.ns_precision", optim_ns_precision, "bf16", "train plan",
+           "muon only: precision of Newton-Schulz; sums are fp32", optim.ns_precision),
+    CHOICE("optim.adjust_lr", optim_adjust_lr, "rms_match", "train",
+           "muon only: factor of the learning rate of a matrix; rms_match: 0.2 sqrt(max(rows, columns)), so "
+           "that AdamW's learning rate serves; original: sqrt(max(1, rows / columns)); spectral: without "
+           "the limit",
+           optim.adjust_lr),
     BOOL("optim.trust_clip", "false", "train", "lamb only: trust ratio at most 1", optim.trust_clip),
     BOOL("optim.always_adapt", "false", "train", "lamb only: trust ratio also without decay (NVLAMB)",
          optim.always_adapt),

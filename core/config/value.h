@@ -60,6 +60,9 @@ void resolve_check(const struct config *config, combination_bad bad, void *conte
 
 /* One of the two keys of the warm-up on the command line replaces the other one in the file. */
 void warmup_settle(struct config *config);
+/* Checks the keys data.mean, ... of a section. */
+void images_check(const char *section, const struct config_images *images, combination_bad bad,
+                  void *context);
 void warmup_check(const struct config *config, combination_bad bad, void *context);
 
 /* Reports all problems of a text, in the order of its lines as far as possible: for `config check`. */

@@ -108,6 +108,7 @@ static struct parameter adapter(const struct lora_module *m, const char *prefix,
                           .trained = true,
                           .resident = resident,
                           .decay = rows > 1 && columns > 1,
+                          .hidden = rows > 1 && columns > 1,
                           .adapter = true,
                           .first = m->first};
     snprintf(p.name, sizeof p.name, "%.28s%.36s.%.6s.weight", prefix, m->name, end);

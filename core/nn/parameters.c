@@ -11,7 +11,8 @@
  * of tokens, d one head, F hidden, G rows of the first feed-forward matrix, O out, T target, P rows of
  * the position embedding, R registers, U pooling queries, I 3O, N width of the last norm, W of the pooled
  * row, 3 channels, 2 token types, p patch side, 1. Flags: m GEMM operand, s small whatever its shape, h head,
- * f frozen: no gradient, c only with a classifier, l only without one, n new if a checkpoint lacks it. */
+ * f frozen: no gradient, c only with a classifier, l only without one, n new if a checkpoint lacks it, o hidden:
+ * between activations, which muon orthogonalizes. */
 static const struct {
     const char *shape, *flags;
     enum initial initial;
@@ -28,7 +29,7 @@ static const struct {
     [ROLE_PRE_B] = {"D", "s", INITIAL_ZERO},
     [ROLE_NORM1_W] = {"D", "s", INITIAL_ONE},
     [ROLE_NORM1_B] = {"D", "s", INITIAL_ZERO},
-    [ROLE_QKV_W] = {"QD", "m", INITIAL_NORMAL},
+    [ROLE_QKV_W] = {"QD", "mo", INITIAL_NORMAL},
     [ROLE_QKV_B] = {"Q", "s", INITIAL_ZERO},
     [ROLE_Q_B] = {"D", "s", INITIAL_ZERO},
     [ROLE_V_B] = {"D", "s", INITIAL_ZERO},
@@ -36,25 +37,25 @@ static const struct {
     [ROLE_K_NORM_W] = {"d", "s", INITIAL_ONE},
     [ROLE_ATTN_NORM_W] = {"D", "s", INITIAL_ONE},
     [ROLE_ATTN_NORM_B] = {"D", "s", INITIAL_ZERO},
-    [ROLE_PROJ_W] = {"DA", "m", INITIAL_BRANCH},
+    [ROLE_PROJ_W] = {"DA", "mo", INITIAL_BRANCH},
     [ROLE_PROJ_B] = {"D", "s", INITIAL_ZERO},
     [ROLE_LS1] = {"D", "s", INITIAL_ONE},
     [ROLE_NORM2_W] = {"D", "s", INITIAL_ONE},
     [ROLE_NORM2_B] = {"D", "s", INITIAL_ZERO},
-    [ROLE_FC1_W] = {"GD", "m", INITIAL_NORMAL},
+    [ROLE_FC1_W] = {"GD", "mo", INITIAL_NORMAL},
     [ROLE_FC1_B] = {"G", "s", INITIAL_ZERO},
-    [ROLE_FC2_W] = {"DF", "m", INITIAL_BRANCH},
+    [ROLE_FC2_W] = {"DF", "mo", INITIAL_BRANCH},
     [ROLE_FC2_B] = {"D", "s", INITIAL_ZERO},
     [ROLE_FFN_NORM_W] = {"F", "s", INITIAL_ONE},
     [ROLE_FFN_NORM_B] = {"F", "s", INITIAL_ZERO},
     [ROLE_LS2] = {"D", "s", INITIAL_ONE},
     [ROLE_POOL_QUERY] = {"UO", "s", INITIAL_NORMAL},
-    [ROLE_POOL_QKV_W] = {"ID", "m", INITIAL_NORMAL},
-    [ROLE_POOL_Q_W] = {"OO", "m", INITIAL_NORMAL},
-    [ROLE_POOL_K_W] = {"OD", "m", INITIAL_NORMAL},
-    [ROLE_POOL_V_W] = {"OD", "m", INITIAL_NORMAL},
+    [ROLE_POOL_QKV_W] = {"ID", "mo", INITIAL_NORMAL},
+    [ROLE_POOL_Q_W] = {"OO", "mo", INITIAL_NORMAL},
+    [ROLE_POOL_K_W] = {"OD", "mo", INITIAL_NORMAL},
+    [ROLE_POOL_V_W] = {"OD", "mo", INITIAL_NORMAL},
     [ROLE_POOL_QKV_B] = {"I", "s", INITIAL_ZERO},
-    [ROLE_POOL_PROJ_W] = {"OO", "m", INITIAL_NORMAL},
+    [ROLE_POOL_PROJ_W] = {"OO", "mo", INITIAL_NORMAL},
     [ROLE_POOL_PROJ_B] = {"O", "s", INITIAL_ZERO},
     [ROLE_POOL_Q_NORM_W] = {"O", "s", INITIAL_ONE},
     [ROLE_POOL_Q_NORM_B] = {"O", "s", INITIAL_ZERO},
@@ -62,9 +63,9 @@ static const struct {
     [ROLE_POOL_K_NORM_B] = {"D", "s", INITIAL_ZERO},
     [ROLE_POOL_NORM_W] = {"O", "s", INITIAL_ONE},
     [ROLE_POOL_NORM_B] = {"O", "s", INITIAL_ZERO},
-    [ROLE_POOL_FC1_W] = {"FO", "m", INITIAL_NORMAL},
+    [ROLE_POOL_FC1_W] = {"FO", "mo", INITIAL_NORMAL},
     [ROLE_POOL_FC1_B] = {"F", "s", INITIAL_ZERO},
-    [ROLE_POOL_FC2_W] = {"OF", "m", INITIAL_NORMAL},
+    [ROLE_POOL_FC2_W] = {"OF", "mo", INITIAL_NORMAL},
     [ROLE_POOL_FC2_B] = {"O", "s", INITIAL_ZERO},
     [ROLE_POOLER_W] = {"DD", "mcn", INITIAL_NORMAL},
     [ROLE_POOLER_B] = {"D", "scn", INITIAL_ZERO},
@@ -133,6 +134,19 @@ int role_part(enum role role)
 
 static bool flagged(enum role role, char flag) { return strchr(roles[role].flags, flag) != NULL; }
 
+/* Sets the rows of the matrices of which a fused one consists; of any other, none. */
+static void rows_of_matrices(const struct model_shape *g, enum role role, struct parameter *p)
+{
+    int64_t queries = model_shape_attn_width(g), keys = (p->shape[0] - queries) / 2, third = p->shape[0] / 3;
+    const int64_t attention[] = {queries, keys, keys}, pooling[] = {third, third, third},
+                  gated[] = {g->hidden, g->hidden, 0};
+    const int64_t *rows = role == ROLE_QKV_W                                      ? attention
+                          : role == ROLE_POOL_QKV_W                               ? pooling
+                          : role == ROLE_FC1_W && g->ffn == 1 + ACTIVATION_SWIGLU ? gated
+                                                                                  : NULL;
+    if (rows) memcpy(p->rows, rows, sizeof p->rows);
+}
+
 static struct parameter parameter_of(const struct model_shape *g, int64_t target, enum role role, int group,
                                      const char *prefix, const char *key)
 {
@@ -149,6 +163,8 @@ static struct parameter parameter_of(const struct model_shape *g, int64_t target
     p.matrix = flagged(role, 'm');
     p.small = flagged(role, 's');
     p.head = flagged(role, 'h');
+    p.hidden = flagged(role, 'o');
+    rows_of_matrices(g, role, &p);
     p.may_be_new = p.head || flagged(role, 'n');
     p.resident = flagged(role, 'f');
     p.trained = !p.resident;

@@ -5,7 +5,12 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
+_Static_assert((int)OPTIM_NS_SCHEDULE_POLAR_EXPRESS == (int)MEOPT_NS_POLAR_EXPRESS &&
+                   (int)OPTIM_NS_FORM_GRAM == (int)MEOPT_NS_GRAM &&
+                   (int)OPTIM_ADJUST_LR_SPECTRAL == (int)MEOPT_ADJUST_SPECTRAL,
+               "keys of muon have libmeopt's numbers");
 #define SAME_RULE(c, number, ...)                                                                            \
     _Static_assert((int)OPTIM_NAME_##number == (int)MEOPT_##number, "optim.name has libmeopt's numbers");
 OPTIM_RULES(SAME_RULE, )
@@ -63,6 +68,11 @@ int trainer_optimizer(const struct trainer *t, struct meopt_options *o, struct e
     o->momentum = c->optim.momentum;
     o->dampening = c->optim.dampening;
     o->nesterov = c->optim.nesterov;
+    o->ns_steps = (int)c->optim.ns_steps;
+    o->ns_schedule = (int)c->optim.ns_schedule;
+    o->ns_form = (int)c->optim.ns_form;
+    o->ns_dtype = c->optim.ns_precision == OPTIM_NS_PRECISION_FP32 ? MEOPT_F32 : MEOPT_BF16;
+    o->adjust_lr = (int)c->optim.adjust_lr;
     o->trust_clip = c->optim.trust_clip;
     o->always_adapt = c->optim.always_adapt;
     o->decoupled_decay = c->optim.decoupled_decay;
@@ -97,6 +107,11 @@ static struct meopt_tensor tensor_row(const struct trainer *t, int index, int we
                                .weights = p->master ? (void *)p->master : p->weight};
     if (p->master) row.copy = p->weight;
     for (int d = 0; d < p->ndim; d++) row.shape[d] = p->shape[d];
+    if (RULE_HAS(t->config->optim.name, WITH_MATRICES)) {
+        row.rule = p->hidden ? MEOPT_MUON : MEOPT_APADAMW;
+        row.flags |= MEOPT_OWN_RULE | (p->hidden ? MEOPT_ONE_OWNER : 0u);
+        memcpy(row.rows, p->rows, sizeof p->rows);
+    }
     if (!dp_sharded(t) && !t->evaluates) return row;
     if (dp_sharded(t)) {
         row.flags |= MEOPT_PART;

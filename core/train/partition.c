@@ -37,7 +37,9 @@ static struct position nearest_cut(const struct tower *t, const struct partition
     for (int i = next_in_order(t, c, group, -1); i >= 0; i = next_in_order(t, c, group, i)) {
         int64_t count = t->parameters[i].count;
         if (target < count) {
-            int64_t element = (target + CUT_ELEMENTS / 2) / CUT_ELEMENTS * CUT_ELEMENTS;
+            int64_t element = t->parameters[i].owned
+                                  ? (target < count / 2 ? 0 : count)
+                                  : (target + CUT_ELEMENTS / 2) / CUT_ELEMENTS * CUT_ELEMENTS;
             return element < count ? (struct position){i, element}
                                    : (struct position){next_in_order(t, c, group, i), 0};
         }

@@ -179,6 +179,10 @@ static int create_student(struct trainer *t, const struct weights *weights, stru
     if (!code && t->config->model_s.place == TOWER_PLACE_STREAMED)
         code = weight_stream_open(&t->student_stream, t->student, trainer_scratch_directory(t), err);
     if (!code) list_saved(t);
+    for (int i = 0; !code && i < t->student->parameter_count; i++) {
+        struct parameter *p = &t->student->parameters[i];
+        p->owned = p->hidden && p->trained && RULE_HAS(t->config->optim.name, WITH_MATRICES);
+    }
     if (!code && t->dp) code = dp_partition(t, err);
     if (!code && !t->evaluates) code = create_optimizer(t, err);
     if (!code && weights) {

@@ -87,7 +87,7 @@ static void bad_options_and_tensors_are_refused_with_a_sentence(void **state)
     } while (0)
     BAD_OPTION(size, 0);
     BAD_OPTION(tensor_size, 4);
-    BAD_OPTION(rule, 5);
+    BAD_OPTION(rule, MEOPT_RULE_COUNT);
     BAD_OPTION(weights, -1);
     BAD_OPTION(first_moment, 9);
     BAD_OPTION(beta1, 1);
