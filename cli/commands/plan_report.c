@@ -161,6 +161,18 @@ static void print_prediction(const struct plan_report *r)
         c->peaks.flops / 1e12, c->peaks.flops_f32 / 1e12, c->peaks.bytes_per_s / 1e9);
 }
 
+/* Prints which tensors have which rule, if there are several rules. */
+static void print_rules(const struct plan *p)
+{
+    int rules = 0;
+    for (int i = 0; i < RULE_COUNT; i++) rules += p->rules[i].tensors > 0;
+    for (int i = 0; i < RULE_COUNT && rules > 1; i++)
+        if (p->rules[i].tensors)
+            print_line(FIELD, _("%-8s %.2f M parameters, %lld tensors: %s"), optim_rules[i].name,
+                       (double)p->rules[i].parameters / 1e6, (long long)p->rules[i].tensors,
+                       p->rules[i].names);
+}
+
 static void print_time(const struct plan_report *r)
 {
     const struct plan *p = r->plan;
@@ -175,7 +187,12 @@ static void print_time(const struct plan_report *r)
                _(unit_of(p->student.context > 0)->samples));
     double tokens = rank_tokens_per_second(r);
     if (tokens > 0) printf(_("\nrate     %.4g tokens/s of one rank"), tokens);
-    printf(_("\nupdate   %.2f GB of memory traffic per step\n"), p->update_bytes / 1e9);
+    printf(_("\nupdate   %.2f GB of memory traffic per step"), p->update_bytes / 1e9);
+    if (p->update_flops > 0)
+        printf(_(", and %.4g TFLOP of Newton-Schulz: %.3g of a step's"), p->update_flops / 1e12,
+               p->update_flops / p->step_flops);
+    printf("\n");
+    print_rules(p);
     if (r->predicts) print_prediction(r);
     print_offload_traffic(r);
     printf(_("network  %.1f MB sent by each of %d rank%s per step\n"), plan_sent_bytes(p, r->ranks) / 1e6,
@@ -305,6 +322,15 @@ static void add_time(json_t *root, const struct plan_report *r)
         json_object_set_new(root, "tokens_per_s", positive_json(rank_tokens_per_second(r)));
     json_object_set_new(root, "predicted", prediction_json(r));
     json_object_set_new(root, "update_bytes", json_real(p->update_bytes));
+    json_object_set_new(root, "update_flops", json_real(p->update_flops));
+    json_t *rules = json_object();
+    for (int i = 0; i < RULE_COUNT; i++)
+        if (p->rules[i].tensors)
+            json_object_set_new(rules, optim_rules[i].name,
+                                json_pack("{s:I, s:I, s:s}", "tensors", (json_int_t)p->rules[i].tensors,
+                                          "parameters", (json_int_t)p->rules[i].parameters, "names",
+                                          p->rules[i].names));
+    json_object_set_new(root, "rules", rules);
     json_object_set_new(root, "streamed_bytes_per_step",
                         json_integer(p->streamed_teacher_bytes + p->streamed_student_bytes));
     json_object_set_new(root, "offload_read_bytes_per_step", json_integer(p->offload_read_bytes));

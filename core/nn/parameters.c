@@ -11,8 +11,8 @@
  * of tokens, d one head, F hidden, G rows of the first feed-forward matrix, O out, T target, P rows of
  * the position embedding, R registers, U pooling queries, I 3O, N width of the last norm, W of the pooled
  * row, 3 channels, 2 token types, p patch side, 1. Flags: m GEMM operand, s small whatever its shape, h head,
- * f frozen: no gradient, c only with a classifier, l only without one, n new if a checkpoint lacks it, o hidden:
- * between activations, which muon orthogonalizes. */
+ * f frozen: no gradient, c only with a classifier, l only without one, n new if a checkpoint lacks it,
+ * o between activations, which muon orthogonalizes. */
 static const struct {
     const char *shape, *flags;
     enum initial initial;

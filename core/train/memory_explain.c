@@ -15,8 +15,7 @@ struct rows {
     int count, capacity;
 };
 
-/* "blocks.12.attn.proj.weight" -> "blocks.*.attn.proj.weight" */
-static void without_block(char *dst, size_t size, const char *name)
+void explain_without_block(char *dst, size_t size, const char *name)
 {
     size_t n = 0;
     for (const char *p = name; *p && n + 2 < size;) {
@@ -45,7 +44,7 @@ static void add_row(void *context, enum memory_class class, const char *name, si
     struct rows *rows = context;
     char plain[EXPLAIN_NAME];
     if (!bytes) return;
-    without_block(plain, sizeof plain, name);
+    explain_without_block(plain, sizeof plain, name);
     for (int i = 0; i < rows->count; i++) {
         struct explain_row *r = &rows->all[i];
         if (r->class != class || strcmp(r->name, plain) != 0) continue;

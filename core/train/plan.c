@@ -3,11 +3,13 @@
 #include "core/base/file.h"
 #include "core/train/train_internal.h"
 #include "core/train/knn.h"
+#include "core/train/memory_explain.h"
 #include "core/train/preprocess.h"
 #include "core/train/weight_stream.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 static bool readable(const struct config_tower *tower)
@@ -117,6 +119,45 @@ static double bubble_of(const struct trainer *t, const struct tower *tower)
     return 1 - works / (stages > 1 ? ticks : works);
 }
 
+/* Adds up the tensors of each rule, and lists their names once. */
+static void count_rules(struct plan *p, const struct trainer *t)
+{
+    for (int i = 0; i < t->tensor_count; i++) {
+        const struct parameter *q = &t->student->parameters[t->parameter_of[i]];
+        struct plan_rule *r = &p->rules[meopt_tensor_rule(t->opt, (size_t)i)];
+        char name[EXPLAIN_NAME + 4];
+        r->tensors++;
+        r->parameters += q->count;
+        explain_without_block(name, EXPLAIN_NAME, q->name);
+        const char *at = strstr(r->names, name);
+        size_t n = strlen(name), used = strlen(r->names);
+        while (at && ((at > r->names && at[-1] != ' ') || (at[n] && at[n] != ','))) at = strstr(at + 1, name);
+        if (!at) snprintf(r->names + used, sizeof r->names - used, "%s%s", used ? ", " : "", name);
+    }
+}
+
+/* Returns the operations of Newton-Schulz (core/optim/muon.c) for all matrices, as of one rank. */
+static double orthogonal_flops(const struct trainer *t)
+{
+    const struct config *c = t->config;
+    double flops = 0, steps = (double)c->optim.ns_steps;
+    bool card = t->device->optim->asynchronous;
+    for (int i = 0; i < t->tensor_count; i++) {
+        const struct parameter *p = &t->student->parameters[t->parameter_of[i]];
+        if (!RULE_HAS(meopt_tensor_rule(t->opt, (size_t)i), WITH_MATRICES)) continue;
+        int64_t all = p->rows[0] ? p->rows[0] + p->rows[1] + p->rows[2] : p->shape[0];
+        for (int k = 0; k < 3 && (k == 0 || p->rows[k]); k++) {
+            double rows = (double)(p->rows[0] ? p->rows[k] : p->shape[0]), columns = (double)(p->count / all),
+                   r = fmin(rows, columns), l = fmax(rows, columns);
+            bool gram = c->optim.ns_form == OPTIM_NS_FORM_AUTO ? l >= (card ? 40 : 8) * r
+                                                               : c->optim.ns_form == OPTIM_NS_FORM_GRAM;
+            flops +=
+                gram ? 4 * r * r * l + (8 * steps - 4) * r * r * r : steps * (4 * r * r * l + 2 * r * r * r);
+        }
+    }
+    return flops;
+}
+
 static void count(struct plan *p, const struct trainer *t)
 {
     const struct config *c = t->config;
@@ -159,6 +200,8 @@ static void count(struct plan *p, const struct trainer *t)
     p->checkpoint_bytes = checkpoint_bytes(t, &held, p);
     p->update_bytes = 2.0 * (double)(held.weights + held.copy / 2 + held.correction + held.moments) +
                       (double)p->gradient_bytes;
+    count_rules(p, t);
+    p->update_flops = orthogonal_flops(t) / (dp_sharded(t) && t->data ? t->data->size : 1);
     if (t->knn) p->knn_bytes = (int64_t)knn_bytes(t->knn->capacity, t->knn->width, t->knn->batch);
     if (c->train.cache_teacher)
         p->cache_bytes_per_image = t->student->out_rows * p->teacher.out * (int64_t)sizeof(float);

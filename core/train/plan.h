@@ -31,7 +31,12 @@ struct plan {
     double first_epoch_step_flops; /* differs with a cached teacher only */
     double coding_flops;           /* 8-bit activations, parts of logits: as GEMM operations of equal time */
     double update_bytes;           /* memory traffic of the optimizer: states, residual bits, weights */
-    int64_t gradient_bytes;        /* of a micro-batch, as reduced between ranks */
+    double update_flops;           /* of muon's matrices */
+    struct plan_rule {             /* by number: the tensors of each update rule */
+        int64_t tensors, parameters;
+        char names[600]; /* "blocks.*.attn.proj.weight, ..." */
+    } rules[RULE_COUNT];
+    int64_t gradient_bytes;                /* of a micro-batch, as reduced between ranks */
     int64_t reduced_bytes, gathered_bytes; /* per step: reduced gradients, gathered sums or weights */
     int stages;                            /* dist.pipeline */
     double bubble;        /* part of a step in which a stage waits for others, by formula; 1 stage: 0 */

@@ -113,7 +113,7 @@ static void bad_options_and_tensors_are_refused_with_a_sentence(void **state)
     BAD_TENSOR(shape[0], -1);
     BAD_TENSOR(shape[0], INT64_MAX);
     BAD_TENSOR(first, -1);
-    BAD_TENSOR(flags, 64);
+    BAD_TENSOR(flags, 256);
     BAD_TENSOR(flags, 1u << 31);
     BAD_TENSOR(lr_scale, -1);
     BAD_TENSOR(weights, (char *)x + 1);

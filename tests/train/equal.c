@@ -77,6 +77,7 @@ static void ranks_have_the_bits_of_one(void **state)
 #define CACHED           "train.cache_teacher=true data.augment=false data.flip=false "
 #define LARGE_HEAD       "optim.gradients=release model.vocabulary=5000 "
 #define LORA             "lora.rank=4 "
+#define MUON             "optim.name=muon "
 
 struct row {
     unsigned models; /* in the short form */
@@ -168,6 +169,14 @@ static const struct row rows[] = {
     {M(CLASSIFIER), 3, OF_8 EXACT "optim.name=schedule_free", "dist.shard=parameters"},
     {M(LLAMA), 2, OF_8 BLOCK "optim.name=schedule_free optim.state_m=bf16", "dist.shard=optimizer"},
     {M(EVA), 2, OF_4 EXACT "optim.name=schedule_free", "dist.pipeline=2"},
+    /* matrices step whole: by one owner, in any order of rounds */
+    {M(EVA) | M(LLAMA), 1, MUON "train.micro_batch=2 " CLIP, "train.rounds=breadth " STREAMED},
+    {M(GPT2) | M(CLASSIFIER), 3, MUON OF_8 EXACT, "dist.shard=optimizer"},
+    {M(QWEN), 2, MUON OF_8 BLOCK "train.ema=0.9", "dist.shard=parameters"},
+    {M(BERT), 4, MUON OF_8 NO_CLIP "optim.ns_form=gram", "dist.shard=optimizer"},
+    {M(LLAMA), 2, MUON OF_3 EXACT LORA, "dist.shard=parameters"},
+    {M(DINOV2), 2, MUON OF_4 EXACT "train.precision=fp32", "dist.pipeline=2"},
+    {M(TEXTS), 4, MUON OF_8 EXACT, "dist.pipeline=2 dist.shard=parameters"},
 };
 
 static const struct row card_rows[] = {

@@ -7,7 +7,7 @@ import ctypes as C
 import os
 from typing import Any, Dict, List
 
-FLAG_PART, FLAG_KEEP_BF16, FLAG_COPY_F16 = 4, 16, 32
+FLAG_PART, FLAG_KEEP_BF16, FLAG_COPY_F16, FLAG_OWN_RULE = 4, 16, 32, 64
 DTYPE_F32, DTYPE_BF16, DTYPE_F16 = 0, 1, 2
 DEVICE_HIP, DEVICE_CUDA = 1, 2
 STREAM_DEFAULT = 1
@@ -39,7 +39,10 @@ class Options(C.Structure):
         ("grad_averaging", C.c_int), ("max_grad_norm", C.c_double), ("all_or_nothing", C.c_int),
         ("offload", C.c_int), ("offload_fraction", C.c_double), ("offload_dir", C.c_char_p),
         ("offload_ring_bytes", C.c_size_t),
-        ("decoupled_decay", C.c_int),
+        ("decoupled_decay", C.c_int), ("combine", C.c_void_p), ("maximize", C.c_int),
+        ("average_decay", C.c_double), ("accumulator_sets", C.c_void_p),
+        *((name, C.c_int) for name in ("ns_steps", "ns_schedule", "ns_form", "ns_dtype", "adjust_lr")),
+        ("ns_eps", C.c_double), ("ns_coefficients", C.c_double * 3),
     ]
 
 
@@ -47,14 +50,15 @@ class Tensor(C.Structure):
     _fields_ = [
         ("name", C.c_char_p), ("ndim", C.c_int), ("shape", C.c_int64 * 8), ("flags", C.c_uint),
         ("lr_scale", C.c_double), ("weights", C.c_void_p), ("copy", C.c_void_p), ("first", C.c_int64),
-        ("count", C.c_int64),
+        ("count", C.c_int64), ("rule", C.c_int), ("rows", C.c_int64 * 4),
     ]
 
 
 class Bytes(C.Structure):
     _fields_ = [("parameters", C.c_int64)] + [
         (name, C.c_size_t)
-        for name in ("weights", "copy", "correction", "moments", "scales", "accumulators", "total", "callers")
+        for name in ("weights", "copy", "correction", "moments", "scales", "accumulators", "total", "callers",
+                     "workspace")
     ]
 
 

@@ -4,17 +4,18 @@
     model = model.bfloat16()
     optimizer = meopt.torch.AdamW(model.parameters(), lr=1e-3)  # 4.56 bytes per parameter with its weight
 
-Arguments, their order and their defaults are those of torch.optim.Adam, AdamW and SGD, and of timm's Lamb and
-Lion; preset, weights, first_moment, second_moment and seed: see Meopt.
+Arguments, their order and their defaults are those of torch.optim.Adam, AdamW, SGD and Muon, and of timm's Lamb
+and Lion; preset, weights, first_moment, second_moment and seed: see Meopt.
 """
-from typing import Any, Dict, Optional, Tuple, Union
+from typing import Any, Dict, Optional, Sequence, Tuple, Union
 
 from torch import Tensor
 
+from .._library import library
 from ._optimizer import Meopt, fp32_state_dict, load_fp32_state_dict
 from ._release import Release, release_gradients
 
-__all__ = ["ApAdam", "ApAdamW", "ApSGD", "LAMB", "Lion", "Adam", "AdamW", "SGD", "Meopt", "fp32_state_dict",
+__all__ = ["ApAdam", "ApAdamW", "ApSGD", "LAMB", "Lion", "Muon", "Adam", "AdamW", "SGD", "Meopt", "fp32_state_dict",
            "load_fp32_state_dict", "Release", "release_gradients"]
 
 Number = Union[float, Tensor]
@@ -96,6 +97,74 @@ class Lion(Meopt):
                  weights: Optional[str] = None, first_moment: Optional[str] = None,
                  second_moment: Optional[str] = None, seed: int = 0) -> None:
         super().__init__(**_arguments(locals()))
+
+
+class Muon(Meopt):
+    """torch.optim.Muon: Nesterov momentum, orthogonalized by Newton-Schulz (arXiv:2502.16982). See Meopt.
+
+    Parameters have two dimensions. A group with "use_muon": False has any others, embeddings and heads, which
+    AdamW steps with betas and adam_eps. rows: of up to four matrices that each parameter of the group consists
+    of, which are orthogonalized apart, as [q, k, v] for the weight of a fused projection. ns_schedule:
+    "quintic" (ns_coefficients) or "polar_express" (arXiv:2505.16932, its own). ns_dtype: "bf16" or "fp32".
+    FSDP2: each rank has the momentum of its rows, and orthogonalizes the whole matrix, which is gathered."""
+
+    _rule = "muon"
+    _moments = ("momentum_buffer", "")
+    _adjust = {None: 1, "original": 1, "match_rms_adamw": 0, "spectral_unclamped": 2}  # enum meopt_adjust_lr
+    _schedules = {"quintic": 0, "polar_express": 1}  # enum meopt_ns_schedule
+    _dtypes = {"bf16": 1, "fp32": 0}  # enum meopt_dtype
+
+    def __init__(self, params: Any, lr: Number = 1e-3, weight_decay: float = 0.1, momentum: float = 0.95,
+                 nesterov: bool = True, ns_coefficients: Tuple[float, float, float] = (3.4445, -4.7750, 2.0315),
+                 eps: float = 1e-7, ns_steps: int = 5, adjust_lr_fn: Optional[str] = None, *,
+                 ns_schedule: str = "quintic", ns_dtype: str = "bf16", rows: Optional[Sequence[int]] = None,
+                 use_muon: bool = True, betas: Tuple[Number, Number] = (0.9, 0.999), adam_eps: float = 1e-8,
+                 maximize: bool = False, preset: str = "balanced", weights: Optional[str] = None,
+                 first_moment: Optional[str] = None, second_moment: Optional[str] = None,
+                 seed: int = 0) -> None:
+        super().__init__(**_arguments(locals()))
+
+    def _check_group(self, group: Dict[str, Any]) -> None:
+        super()._check_group(group)
+        for name, choices in (("adjust_lr_fn", self._adjust), ("ns_schedule", self._schedules),
+                              ("ns_dtype", self._dtypes)):
+            if name in group and group[name] not in choices:
+                raise ValueError(f"{name} is {group[name]!r}, expected one of {list(choices)}")
+        if len(group.get("ns_coefficients", (0, 0, 0))) != 3:
+            raise ValueError(f"ns_coefficients are {group['ns_coefficients']!r}, expected three numbers")
+        if len(group.get("rows") or ()) > 4:
+            raise ValueError(f"rows are {group['rows']!r}, expected at most four numbers")
+        for p in group.get("params", ()) if group.get("use_muon", True) else ():
+            if isinstance(p, Tensor) and p.ndim != 2:  # a state has numbers
+                raise ValueError(f"a parameter has shape {tuple(p.shape)}, expected two dimensions, or a group "
+                                 "with use_muon=False, which AdamW steps")
+
+    def _creation_options(self, group: Dict[str, Any]) -> Tuple[Any, ...]:
+        names = ("ns_coefficients", "eps", "ns_steps", "adjust_lr_fn", "ns_schedule", "ns_dtype", "rows",
+                 "use_muon")
+        values = (group.get(name) for name in names)
+        return (False, *super()._creation_options(group)[1:],
+                *(tuple(v) if isinstance(v, (list, tuple)) else v for v in values))
+
+    @staticmethod
+    def _group_values(group: Dict[str, Any]) -> Tuple[Any, ...]:
+        return Meopt._group_values({**group, "eps": group["adam_eps"]})
+
+    def _own_rule(self, group: Dict[str, Any]) -> Optional[Tuple[int, Sequence[int]]]:
+        rows = [int(n) for n in group["rows"] or ()]
+        return (library().number("rule", "muon"), rows) if group["use_muon"] else (
+            library().number("rule", "apadamw"), ())
+
+    def _moment_names(self, handle: Any) -> Tuple[str, ...]:
+        return self._moments if self.param_groups[handle.group_index]["use_muon"] else Meopt._moments
+
+    def _options(self, group: Dict[str, Any], bf16: bool) -> Any:
+        options = super()._options(group, bf16)
+        options.ns_steps, options.ns_eps = int(group["ns_steps"]), float(group["eps"])
+        options.ns_coefficients[:] = [float(x) for x in group["ns_coefficients"]]
+        options.ns_schedule = self._schedules[group["ns_schedule"]]
+        options.ns_dtype, options.adjust_lr = self._dtypes[group["ns_dtype"]], self._adjust[group["adjust_lr_fn"]]
+        return options
 
 
 Adam, AdamW, SGD = ApAdam, ApAdamW, ApSGD

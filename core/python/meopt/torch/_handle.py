@@ -102,11 +102,13 @@ class Handle:
     params: not empty, fp32, bf16 or fp16. The library works in their memory; one that is not contiguous has a
     contiguous `shadow`, which is copied to it after each step. The library's tensor of a DTensor is this
     rank's shard, also one without elements; all have their other shards in the same process group. options:
-    all but memory, device and reduce are set. Raises what L.Library and shard_of raise.
+    all but memory, device and reduce are set. own_rule: number of the tensors' rule, and rows of the matrices
+    in each (Muon). Raises what L.Library and shard_of raise.
     """
 
     def __init__(self, options: L.Options, params: Sequence[Tensor], names: Sequence[str],
-                 device: Optional[Device], group_index: int) -> None:
+                 device: Optional[Device], group_index: int,
+                 own_rule: Optional[Tuple[int, Sequence[int]]] = None) -> None:
         lib, n = L.library(), len(params)
         self.lib, self.params, self.names, self.device = lib, list(params), list(names), device
         self.group_index = group_index
@@ -125,6 +127,9 @@ class Handle:
         for i, (row, p, t) in enumerate(zip(table, params, locals_)):
             row.name, row.ndim, row.shape[:] = self._name(i), *self._shape(p)
             row.flags = FLAGS[p.dtype]
+            if own_rule is not None:
+                row.flags |= L.FLAG_OWN_RULE
+                row.rule, row.rows[: len(own_rule[1])] = own_rule
             if self.rank_sum:
                 row.flags |= L.FLAG_PART
                 row.first = self.shards[i].row * (p.numel() // p.shape[0])

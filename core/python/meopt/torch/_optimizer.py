@@ -101,7 +101,7 @@ class Meopt(torch.optim.Optimizer):
         for i, beta in enumerate(group.get("betas", ())):
             if not 0 <= float(beta) < 1:
                 raise ValueError(f"betas[{i}] is {beta}, expected at least 0 and below 1")
-        if group.get("nesterov") and (group["momentum"] <= 0 or group["dampening"] != 0):
+        if "dampening" in group and group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
             raise ValueError("nesterov requires a momentum and zero dampening")
 
     @staticmethod
@@ -112,11 +112,17 @@ class Meopt(torch.optim.Optimizer):
         maximize = int(bool(group.get("maximize")))
         return (float(group["weight_decay"]), float(beta1), float(beta2), *others, maximize)
 
-    @staticmethod
-    def _creation_options(group: Dict[str, Any]) -> Tuple[Any, ...]:
+    def _creation_options(self, group: Dict[str, Any]) -> Tuple[Any, ...]:
         """Returns the options of a group with which its handles were made and checked."""
         names = (*CREATION_OPTIONS, *FORMAT_OPTIONS, *REFUSED)
         return (group.get("momentum") == 0, *(group.get(name) for name in names))
+
+    def _own_rule(self, group: Dict[str, Any]) -> Optional[Tuple[int, Sequence[int]]]:
+        """Returns the rule of a group's tensors and the rows of their matrices; None: the class's rule."""
+        return None
+
+    def _moment_names(self, handle: Handle) -> Tuple[str, ...]:
+        return self._moments
 
     def _options(self, group: Dict[str, Any], bf16: bool) -> L.Options:
         lib, options = L.library(), L.Options()
@@ -163,7 +169,8 @@ class Meopt(torch.optim.Optimizer):
         handles = []
         for (device, bf16, *_), params in by_handle.items():
             names = [self._names[p] for p in params]
-            handles.append(Handle(self._options(group, bf16), params, names, self._card(device), index))
+            handles.append(Handle(self._options(group, bf16), params, names, self._card(device), index,
+                                  self._own_rule(group)))
         for handle in handles:
             for i, p in enumerate(handle.params):
                 self._locations[p] = handle, i
@@ -187,7 +194,7 @@ class Meopt(torch.optim.Optimizer):
         self._group_handles = [self._create_handles(i) for i in range(len(self.param_groups))]
         self._unplaced = {}
         for p, (handle, i) in self._locations.items():
-            handle.load(i, saved.get(p, {}), self._moments)
+            handle.load(i, saved.get(p, {}), self._moment_names(handle))
 
     def _handles(self) -> List[Handle]:
         return [handle for entry in self._group_handles for handle in entry.handles]
@@ -283,9 +290,10 @@ class Meopt(torch.optim.Optimizer):
         live = self.state
 
         def save(handle: Handle, i: int) -> Dict[str, Tensor]:
+            names = self._moment_names(handle)
             if portable:
-                return handle.save_portable(i, self._moments)
-            return handle.save_sharded(i, self._moments) if handle.sharded else handle.save(i)
+                return handle.save_portable(i, names)
+            return handle.save_sharded(i, names) if handle.sharded else handle.save(i)
 
         def fill(_: torch.optim.Optimizer) -> None:
             self._update_handles()
@@ -356,7 +364,8 @@ class Meopt(torch.optim.Optimizer):
 
     def held_bytes(self) -> Dict[str, float]:
         """Returns bytes by class: "weights" (parameters, fp32 weights of fp16 parameters), "shadows" (of
-        strided parameters), "residual" (bits of weights), "moments", "total", and "per_param"."""
+        strided parameters), "residual" (bits of weights), "moments", of Muon "workspace", "total", and
+        "per_param"."""
         held = dict.fromkeys(("weights", "shadows", "residual", "moments"), 0)
         count = 0
         for handle in self._handles():
@@ -365,6 +374,8 @@ class Meopt(torch.optim.Optimizer):
             held["shadows"] += sum(s.numel() * s.element_size() for s in handle.shadows.values())
             held["residual"] += found.correction
             held["moments"] += found.moments
+            if found.workspace:
+                held["workspace"] = held.get("workspace", 0) + found.workspace
             count += found.parameters
         total = sum(held.values())
         return {**held, "total": total, "per_param": total / max(count, 1)}
