@@ -89,6 +89,8 @@ def rows(case, mesh, world):
             for name, value in expected.items():  # different groups of 64 round differently
                 error = (full(found[name]) - value).pow(2).mean().sqrt()
                 case.assertLess(float(error), 5e-3, name)
+    for shapes, options in ((whole + [(64 * world, 70)], {}), ([(100, 70), (7, 33)], {"preset": "fp32"})):
+        same(case, *reversed(pair(shapes, torch.bfloat16, mt.Muon, options, place)))
     expected, found = pair(whole, torch.bfloat16, mt.AdamW, {},
                            lambda t: distribute_tensor(t, mesh, [Replicate()]))
     same(case, found, expected)
