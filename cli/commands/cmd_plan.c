@@ -116,7 +116,8 @@ static int predict_step(struct plan_report *r, const struct comm_options *ranks,
     if (!(r->count.peaks.bytes_per_s > 0)) return 0;
     int code = plan_make_inspect(&plan, r->config, ranks, count_step, &p, err);
     if (!code && p.code) *err = p.err;
-    r->update_s = r->plan->update_bytes / r->count.peaks.bytes_per_s;
+    r->update_s =
+        r->plan->update_bytes / r->count.peaks.bytes_per_s + r->plan->update_flops / r->count.peaks.flops;
     return code ? code : p.code;
 }
 
