@@ -422,7 +422,7 @@ int meopt_export(const struct meopt *opt, size_t tensor, int64_t first, int64_t 
  * m = z - y. EVAL writes x, rounded to the format, to the weights and moves y to host memory; TRAIN, the
  * point of a new handle, restores its bits. A tensor that the caller wrote at EVAL gets y from this x. EVAL
  * refuses steps, accumulation, loading, meopt_moments_import, meopt_add_tensors: MEOPT_BAD_ORDER; records
- * have y. After an error other than MEOPT_NO_MEMORY, call it again. Other rules have one point. */
+ * have y. After an error except MEOPT_NO_MEMORY, call it again. Other rules have one point. */
 enum meopt_point { MEOPT_POINT_TRAIN, MEOPT_POINT_EVAL };
 int meopt_set_point(struct meopt *opt, enum meopt_point point, struct meopt_error *err);
 enum meopt_point meopt_get_point(const struct meopt *opt);

@@ -237,6 +237,7 @@ OPTIM_FN real m_decode(word code, word root, int range, struct state_code c)
 #define JOINT_MAX_WIDTH     (31u << 23) /* of a grid; smaller roots are stored as its low end */
 #define JOINT_LOW_STEP      (1u << 19)  /* 1/16 binade */
 #define JOINT_MIN_LOW       (66u << 23)
+#define JOINT_POINTS        2    /* codes of m, times this, of rules WITH_POINTS */
 #define THRESHOLD_SETS      16   /* a group's set is its index in the whole tensor modulo this */
 #define GRID_STEP_UNIT      128u /* steps are multiples of it, so that sums of steps are exact in 24 bits */
 #define THRESHOLD_UPDATE    0x9e3779b9u /* rotation per update: the golden ratio */
@@ -257,11 +258,12 @@ OPTIM_FN uint32_t joint_grid_width(uint32_t range)
 {
     return single_whole(constant_real((146u << 23) + range * 1198373u));
 }
-OPTIM_FN struct joint_grid joint_grid_make(uint32_t low, uint32_t range)
+OPTIM_FN struct joint_grid joint_grid_make(uint32_t low, uint32_t range, bool points)
 {
     struct joint_grid g;
     /* 85 for a width of 13.5 binades; proportional to the cube root of 1 / width, with bits as a logarithm */
-    uint32_t m_codes = single_whole(constant_real(0x43f4a6d4u - range * 399458u)) | 1u;
+    single codes = constant_real(0x43f4a6d4u - range * 399458u);
+    uint32_t m_codes = single_whole(points ? codes * single_of(JOINT_POINTS) : codes) | 1u;
     single m = single_of(m_codes);
     uint32_t v_codes = single_whole(single_of(65536) / m);
     g.low = low;
@@ -284,7 +286,7 @@ OPTIM_FN bool joint_refit_due(uint32_t updates) { return updates % 16 == 0; }
 /* Returns the grid for roots with bits from smallest to largest (ignoring those below JOINT_MIN_ROOT); old:
  * the group's present grid. */
 OPTIM_FN struct joint_grid joint_grid_fit(uint32_t smallest, uint32_t largest, const struct joint_grid *old,
-                                          bool due)
+                                          bool due, bool points)
 {
     uint32_t need = largest - smallest;
     if (need > JOINT_MAX_WIDTH) {
@@ -298,12 +300,12 @@ OPTIM_FN struct joint_grid joint_grid_fit(uint32_t smallest, uint32_t largest, c
     if (bits > 146u << 23) range = (bits - (146u << 23)) / 1198373u;
     if (range > 63u) range = 63u;
     uint32_t low = (smallest - (joint_grid_width(range) - JOINT_LOW_STEP - need) / 2) & ~(JOINT_LOW_STEP - 1);
-    return joint_grid_make(low < JOINT_MIN_ROOT ? JOINT_MIN_ROOT : low, range);
+    return joint_grid_make(low < JOINT_MIN_ROOT ? JOINT_MIN_ROOT : low, range, points);
 }
-OPTIM_FN struct joint_grid joint_grid_read(uint32_t header)
+OPTIM_FN struct joint_grid joint_grid_read(uint32_t header, bool points)
 {
     uint32_t low = header & 0x7ffu;
-    return joint_grid_make(low ? (low << 19) + JOINT_MIN_LOW : 0, header >> 11 & 63u);
+    return joint_grid_make(low ? (low << 19) + JOINT_MIN_LOW : 0, header >> 11 & 63u, points);
 }
 /* From the lowest bit: 11 bits low (0: a group of zeros), 6 width, 7 ratio, 8 flags of small eighths. */
 OPTIM_FN uint32_t joint_header(const struct joint_grid *g, uint32_t ratio, uint32_t small)

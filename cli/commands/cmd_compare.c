@@ -348,6 +348,9 @@ static int make_groups(const struct arguments *args, struct group **groups, int 
     if (!config && argument_int(args, "repeat", 0))
         return error_set(err, EXIT_USAGE, "to compare finished repeats: meopt compare a-1,a-2 b-1,b-2",
                          "--repeat requires --run");
+    if (!config && argument_text(args, "rules", NULL))
+        return error_set(err, EXIT_USAGE, "to compare finished runs: meopt compare RUN RUN",
+                         "--rules requires --run");
     if (config) {
         struct compare_plan plan = {.config = config,
                                     .overrides = args->operands,
@@ -355,16 +358,21 @@ static int make_groups(const struct arguments *args, struct group **groups, int 
                                     .repeats = repeats,
                                     .run_dir = argument_text(args, "run-dir", NULL),
                                     .name = argument_text(args, "name", NULL)};
-        char **directories = xcalloc(2 * (size_t)repeats, sizeof *directories);
+        code = compare_variants(&plan, argument_text(args, "rules", NULL), err);
+        if (code) return code;
+        size_t variants = (size_t)plan.variant_count;
+        char **directories = xcalloc(variants * (size_t)repeats, sizeof *directories);
+        *groups = xrealloc(*groups, (variants + 2) * sizeof **groups);
         code = compare_run(&plan, directories, err);
-        for (int g = 0; g < 2; g++) {
+        for (int g = 0; g < plan.variant_count; g++) {
             struct group *group = &(*groups)[(*count)++];
-            *group = (struct group){.name = xstrdup(g ? _("with MEOpt") : _("without MEOpt")),
+            *group = (struct group){.name = xstrdup(plan.variants[g].label),
                                     .count = repeats,
                                     .directories = xcalloc((size_t)repeats, sizeof(char *))};
             memcpy(group->directories, directories + g * repeats, (size_t)repeats * sizeof *directories);
         }
         free(directories);
+        compare_variants_free(&plan);
         return code;
     }
     if (args->operand_count == 0)
@@ -449,11 +457,13 @@ static int compare(const struct arguments *args, struct error *err)
 static const struct option options[] = {
     {"run", 0, OPTION_TEXT, "CONFIG", NULL, 0, 0,
      "train CONFIG without and with MEOpt, then compare; resumes interrupted runs"},
+    {"rules", 0, OPTION_TEXT, "RULE,...", NULL, 0, 0,
+     "with --run: train with these rules of optim.name instead; RULE:KEY=VALUE is a setting of one"},
     {"repeat", 0, OPTION_INT, "N", NULL, 1, 100,
      "with --run: N runs of each, with seeds train.seed, train.seed+1, ..."},
     {"run-dir", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "directory of runs (default runs)"},
     {"name", 0, OPTION_TEXT, "NAME", NULL, 0, 0,
-     "with --run: the runs are NAME-without and NAME-with (default: after CONFIG)"},
+     "with --run: the runs are NAME-without and NAME-with, or NAME-RULE (default: after CONFIG)"},
     {"reference", 0, OPTION_TEXT, "NAME", NULL, 0, 0, "column to compare with (default: the first)"},
     {"published", 0, OPTION_TEXT, "NAME", NULL, 0, 0,
      "add published figures: eva_clip, open_clip, dinov2; eva_clip_k100 ..."},
@@ -481,6 +491,7 @@ const struct command cmd_compare = {
         "Examples:\n  meopt compare runs/without runs/with --html comparison.html\n"
         "  meopt compare eva                      all runs of the sweep eva, the best first\n"
         "  meopt compare --run configs/quickstart_compare.yaml train.steps=40\n"
+        "  meopt compare --run configs/bytes.yaml --rules adamw,lion,schedule_free lion:optim.lr=3e-4\n"
         "  meopt compare runs/a-1,runs/a-2,runs/a-3 runs/b-1,runs/b-2,runs/b-3 --md\n"
         "  meopt compare runs/without runs/with --threshold 'peak_bytes:-20%' --threshold 'final_loss:+1%'",
     .options = options,

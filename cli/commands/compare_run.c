@@ -35,29 +35,118 @@ static int same_experiment(const char *directory, const struct config *config, s
     return code;
 }
 
-/* Loads the configuration with that value of use_meopt and that seed. "auto" depends on use_meopt, so both
- * are overrides. After an error there is nothing to free. */
-static int load_setting(struct config *config, const struct compare_plan *plan,
-                        const struct train_ranks *ranks, bool use_meopt, int repeat, struct error *err)
+static struct compare_variant *variant_add(struct compare_plan *plan, const char *label, const char *suffix)
 {
-    char use[32], seed[48];
+    plan->variants = xrealloc(plan->variants, (size_t)(plan->variant_count + 1) * sizeof *plan->variants);
+    struct compare_variant *v = &plan->variants[plan->variant_count++];
+    *v = (struct compare_variant){.label = xstrdup(label), .suffix = xstrdup(suffix)};
+    return v;
+}
+/* Takes ownership of the override. */
+static void variant_set(struct compare_variant *v, char *override)
+{
+    v->overrides = xrealloc(v->overrides, (size_t)(v->override_count + 1) * sizeof *v->overrides);
+    v->overrides[v->override_count++] = override;
+}
+void compare_variants_free(struct compare_plan *plan)
+{
+    for (int i = 0; i < plan->variant_count; i++) {
+        struct compare_variant *v = &plan->variants[i];
+        for (int k = 0; k < v->override_count; k++) free((char *)(uintptr_t)v->overrides[k]);
+        free(v->overrides);
+        free(v->label);
+        free(v->suffix);
+    }
+    free(plan->variants);
+    plan->variants = NULL;
+    plan->variant_count = 0;
+}
+static struct compare_variant *variant_named(const struct compare_plan *plan, const char *rule, size_t n)
+{
+    for (int i = 0; i < plan->variant_count; i++)
+        if (strlen(plan->variants[i].suffix) == n && memcmp(plan->variants[i].suffix, rule, n) == 0)
+            return &plan->variants[i];
+    return NULL;
+}
+
+/* Adds a variant for each rule of the list. */
+static int add_rules(struct compare_plan *plan, const char *rules, struct error *err)
+{
+    for (const char *p = rules;; p++) {
+        size_t n = strcspn(p, ",");
+        char rule[64] = "";
+        if (n < sizeof rule) memcpy(rule, p, n);
+        bool known = false;
+        for (int r = 0; r < RULE_COUNT; r++)
+            known |= strcmp(rule, optim_rules[r].name) == 0 || strcmp(rule, optim_rules[r].alias) == 0;
+        if (!known || variant_named(plan, rule, n))
+            return error_set(
+                err, EXIT_USAGE, "rules of optim.name, each once, as in adamw,lion,schedule_free",
+                known ? "--rules %s: '%.*s' is listed twice" : N_("--rules %s: there is no rule '%.*s'"),
+                rules, (int)n, p);
+        variant_set(variant_add(plan, rule, rule), xasprintf("optim.name=%s", rule));
+        p += n;
+        if (!*p) return 0;
+    }
+}
+
+int compare_variants(struct compare_plan *plan, const char *rules, struct error *err)
+{
+    int code = 0, shared = 0;
+    plan->variants = NULL;
+    plan->variant_count = 0;
+    if (!rules) {
+        variant_set(variant_add(plan, _("without MEOpt"), "without"), xstrdup("optim.use_meopt=false"));
+        variant_set(variant_add(plan, _("with MEOpt"), "with"), xstrdup("optim.use_meopt=true"));
+        return 0;
+    }
+    code = add_rules(plan, rules, err);
+    for (int i = 0; i < plan->override_count && !code; i++) {
+        char *setting = plan->overrides[i], *colon = strchr(setting, ':');
+        bool own = colon && (size_t)(colon - setting) < strcspn(setting, "=");
+        struct compare_variant *v = own ? variant_named(plan, setting, (size_t)(colon - setting)) : NULL;
+        if (v) variant_set(v, xstrdup(colon + 1));
+        else if (!own) plan->overrides[shared++] = setting;
+        else
+            code = error_set(err, EXIT_USAGE, "RULE:KEY=VALUE is for a rule of --rules",
+                             "'%s' is for a rule that --rules %s does not have", setting, rules);
+    }
+    plan->override_count = shared;
+    for (int i = 0; i < plan->variant_count && !code; i++) {
+        bool own = false;
+        for (int k = 0; k < plan->variants[i].override_count; k++)
+            own |= strncmp(plan->variants[i].overrides[k], "optim.lr=", 9) == 0;
+        if (!own)
+            log_info("%s: with the common optim.lr; to give it its own: %s:optim.lr=LR",
+                     plan->variants[i].label, plan->variants[i].suffix);
+    }
+    if (code) compare_variants_free(plan);
+    return code;
+}
+
+/* Loads the configuration of a variant with the seed of a repeat. "auto" depends on use_meopt, so these are
+ * overrides. After an error there is nothing to free. */
+static int load_setting(struct config *config, const struct compare_plan *plan,
+                        const struct train_ranks *ranks, const struct compare_variant *variant, int repeat,
+                        struct error *err)
+{
+    char seed[48];
     int code = config_load(config, plan->config, plan->overrides, plan->override_count, err);
     if (code) return code;
     snprintf(seed, sizeof seed, "train.seed=%lld", (long long)config->train.seed + repeat);
-    snprintf(use, sizeof use, "optim.use_meopt=%s", use_meopt ? "true" : "false");
-    char **overrides = xcalloc((size_t)plan->override_count + 2, sizeof *overrides);
-    if (plan->override_count)
-        memcpy(overrides, plan->overrides, (size_t)plan->override_count * sizeof *overrides);
-    overrides[plan->override_count] = use;
-    overrides[plan->override_count + 1] = seed;
+    int count = plan->override_count, own = variant->override_count;
+    char **overrides = xcalloc((size_t)(count + own) + 1, sizeof *overrides);
+    if (count) memcpy(overrides, plan->overrides, (size_t)count * sizeof *overrides);
+    memcpy(overrides + count, variant->overrides, (size_t)own * sizeof *overrides);
+    overrides[count + own] = seed;
     config_free(config);
-    code = config_load(config, plan->config, overrides, plan->override_count + 2, err);
+    code = config_load(config, plan->config, overrides, count + own + 1, err);
     free(overrides);
     if (code) return code;
     if (config_memory(config))
         code = error_set(err, EXIT_CONFIG,
                          "remove it (train.memory=), and set the keys that 'meopt plan --fit' lists",
-                         "train.memory is for one run; the two runs would get different keys");
+                         "train.memory is for one run; the runs would get different keys");
     if (!code) code = train_ranks_assign(ranks, NULL, config, err);
     if (!code) code = train_dry_run(config, err);
     if (code) config_free(config);
@@ -82,24 +171,30 @@ static int train_supervised(struct train_ranks *ranks, const struct config *conf
     return code;
 }
 
-static int one_run(const struct compare_plan *plan, bool use_meopt, int repeat, char **directory,
-                   struct error *err)
+static int read_ranks(struct train_ranks *ranks, struct error *err)
+{
+    int code = train_ranks_read(ranks, NULL, err);
+    if (!code && ranks->launch.size > 1)
+        code = error_set(err, EXIT_USAGE,
+                         "set device.cards, or train the runs with the launcher and compare them",
+                         "compare --run starts its own ranks, but %d were started by %s", ranks->launch.size,
+                         ranks->launch.launcher);
+    return code;
+}
+
+static int one_run(const struct compare_plan *plan, const struct compare_variant *variant, int repeat,
+                   char **directory, struct error *err)
 {
     struct config config, own;
     struct run run = {.metrics = -1, .events = -1, .lock = -1};
     struct train_ranks ranks;
-    int lock = -1, code = train_ranks_read(&ranks, NULL, err);
-    if (!code && ranks.launch.size > 1)
-        code = error_set(err, EXIT_USAGE,
-                         "set device.cards, or train both runs with the launcher and compare them",
-                         "compare --run starts its own ranks, but %d were started by %s", ranks.launch.size,
-                         ranks.launch.launcher);
-    if (!code) code = load_setting(&config, plan, &ranks, use_meopt, repeat, err);
+    int lock = -1, code = read_ranks(&ranks, err);
+    if (!code) code = load_setting(&config, plan, &ranks, variant, repeat, err);
     if (code) return code;
     const char *parent = plan->run_dir ? plan->run_dir : config.run.dir[0] ? config.run.dir : "runs";
     const char *stem = plan->name ? plan->name : config.run.name[0] ? config.run.name : config.stem;
-    char *name = plan->repeats > 1 ? xasprintf("%s-%s-%d", stem, use_meopt ? "with" : "without", repeat + 1)
-                                   : xasprintf("%s-%s", stem, use_meopt ? "with" : "without");
+    char *name = plan->repeats > 1 ? xasprintf("%s-%s-%d", stem, variant->suffix, repeat + 1)
+                                   : xasprintf("%s-%s", stem, variant->suffix);
     *directory = path_join(parent, name);
     char *earlier = path_join(*directory, "config.yaml");
     bool exists = !file_absent(earlier), done = exists && is_done(*directory);
@@ -107,8 +202,8 @@ static int one_run(const struct compare_plan *plan, bool use_meopt, int repeat, 
     if (exists) code = same_experiment(*directory, &config, err);
     if (!code && done) log_info("== %s: already done", *directory);
     else if (!code) {
-        log_info("== %s: %s MEOpt, seed %lld%s", *directory, use_meopt ? "with" : "without",
-                 (long long)config.train.seed, exists ? ", resumes" : "");
+        log_info("== %s: %s, seed %lld%s", *directory, variant->label, (long long)config.train.seed,
+                 exists ? _(", resumes") : "");
         if (exists && (code = train_reopen(*directory, &own, &lock, err)) == 0) config_free(&own);
         if (!exists) {
             code = run_create(&run, parent, name, &config, err);
@@ -125,17 +220,32 @@ static int one_run(const struct compare_plan *plan, bool use_meopt, int repeat, 
     return code;
 }
 
-/* Runs without and with MEOpt alternate, so that a slow period of the machine affects both. A supervisor
+/* Checks the configurations of all variants before the first one trains. */
+static int check_all(const struct compare_plan *plan, struct error *err)
+{
+    struct config config;
+    struct train_ranks ranks;
+    int code = 0;
+    for (int v = 0; v < plan->variant_count && !code; v++) {
+        if ((code = read_ranks(&ranks, err))) return code;
+        code = load_setting(&config, plan, &ranks, &plan->variants[v], 0, err);
+        if (!code) config_free(&config);
+        train_ranks_free(&ranks);
+    }
+    return code;
+}
+
+/* Runs of the variants alternate, so that a slow period of the machine affects all. A supervisor
  * leaves its signals blocked, so that a signal between two runs stops the second. */
 int compare_run(const struct compare_plan *plan, char **directories, struct error *err)
 {
-    int code = 0;
+    int code = check_all(plan, err);
     sigset_t before;
     bool (*hurry)(void) = log_hurry;
     sigprocmask(SIG_SETMASK, NULL, &before);
     for (int r = 0; r < plan->repeats && !code; r++)
-        for (int with = 0; with < 2 && !code; with++)
-            code = one_run(plan, with, r, &directories[with * plan->repeats + r], err);
+        for (int v = 0; v < plan->variant_count && !code; v++)
+            code = one_run(plan, &plan->variants[v], r, &directories[v * plan->repeats + r], err);
     log_hurry = hurry;
     if (!code) sigprocmask(SIG_SETMASK, &before, NULL);
     return code;

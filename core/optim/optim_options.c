@@ -250,12 +250,11 @@ int options_check(const struct meopt_options *o, struct meopt_error *err)
                               o->average_decay, meopt_rule_name(o->rule));
         if (o->first_moment == MEOPT_STATE_4BIT ||
             (o->first_moment == MEOPT_STATE_8BIT && o->second_moment == MEOPT_STATE_4BIT))
-            return optim_fail(
-                err, MEOPT_BAD_ARGUMENT,
-                "first_moment %s with second_moment %s cannot hold z - y of %s; use bf16 or 8bit "
-                "for the first, and with 8bit not 4bit for the second",
-                meopt_state_format_name(o->first_moment), meopt_state_format_name(o->second_moment),
-                meopt_rule_name(o->rule));
+            return optim_fail(err, MEOPT_BAD_ARGUMENT,
+                              "first_moment %s with second_moment %s is too coarse for z - y of %s; use "
+                              "bf16, or 8bit for both",
+                              meopt_state_format_name(o->first_moment),
+                              meopt_state_format_name(o->second_moment), meopt_rule_name(o->rule));
     }
     if (o->reserved_adapt_every)
         return optim_fail(err, MEOPT_BAD_ARGUMENT,

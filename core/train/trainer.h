@@ -178,8 +178,7 @@ int trainer_loss_variants(struct trainer *trainer, const struct batch_source *so
 /* Computes the teacher's output of a batch in host memory (at most micro images) to host memory
  * (count, out_rows*out_width). */
 int trainer_embed_teacher(struct trainer *trainer, const struct batch *host, float *out, struct error *err);
-/* Moves the weights to those of evaluation and back (meopt_set_point), for rules where they differ. Collective
- * call. */
+/* Moves the weights to those of evaluation and back (meopt_set_point), where they differ. Collective call. */
 int trainer_set_point(struct trainer *trainer, enum meopt_point point, struct error *err);
 /* Copies the exact fp32 values of a student's parameter to `out` (count), host memory; for trained parameters
  * from the optimizer, those of evaluation. A collective call with sharded states (dist.shard). */

@@ -321,7 +321,7 @@ OPTIM_FN void load_joint_zeros(real *ratio, real *root)
 OPTIM_FN void load_joint(real m[VECTORS], real root[VECTORS], const struct optim_task *t, int64_t group)
 {
     uint32_t header = load_header(t, group);
-    struct joint_grid g = joint_grid_read(header);
+    struct joint_grid g = joint_grid_read(header, RULE_HAS(t->rule, WITH_POINTS));
     real unit[EIGHTHS];
     joint_m_scales(unit, header, &g, 1, RULE_HAS(t->rule, WITH_POINTS));
     for (int i = 0; i < VECTORS; i++) {
@@ -337,7 +337,7 @@ OPTIM_FN void load_joint(real m[VECTORS], real root[VECTORS], const struct optim
 OPTIM_FN void load_joint_v2(real m[VECTORS], real root[VECTORS], const struct optim_task *t, int64_t group)
 {
     uint32_t header = load_header(t, group);
-    struct joint_grid g = joint_grid_read(header);
+    struct joint_grid g = joint_grid_read(header, false);
     single step = single_of(g.width) / single_of(single_whole(single_of(65536) / g.m_codes) - 2);
     for (int i = 0; i < VECTORS; i++) {
         word codes = load_halves((const uint16_t *)t->m + group * OPTIM_GROUP + i * LANES);
@@ -408,7 +408,7 @@ static __attribute__((noinline)) void joint_refit(const struct optim_task *t, st
         w->active = false;
         return;
     }
-    w->grid = joint_grid_fit(smallest, largest, &w->grid, joint_refit_due(t->updates));
+    w->grid = joint_grid_fit(smallest, largest, &w->grid, joint_refit_due(t->updates), points);
     for (int i = 0; i < VECTORS; i++) {
         above[i] = joint_bits_above_low(as_word(w->root[i]), d->v[i], &w->grid);
         if (!points) w->m[i] = joint_ratio_stored(w->m[i], w->root[i], &w->grid);

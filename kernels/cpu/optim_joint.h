@@ -14,11 +14,11 @@ struct joint_grids {
     uint64_t made; /* one bit per width */
     struct joint_grid grid[64];
 };
-OPTIM_FN void joint_grid_cached(struct joint_grids *grids, uint32_t header, struct joint_grid *g)
+OPTIM_FN void joint_grid_cached(struct joint_grids *grids, uint32_t header, struct joint_grid *g, bool points)
 {
     uint32_t range = header >> 11 & 63u, low = header & 0x7ffu;
     if (!LIKELY(grids->made >> range & 1u)) {
-        grids->grid[range] = joint_grid_make(0, range);
+        grids->grid[range] = joint_grid_make(0, range, points);
         grids->made |= (uint64_t)1 << range;
     }
     *g = grids->grid[range];
@@ -33,8 +33,8 @@ OPTIM_FN void joint_begin(const struct optim_task *t, struct joint_work *w, int6
     uint32_t header = load_header(t, group);
     w->group = group;
     w->active = true;
-    joint_grid_cached(grids, header, &w->grid);
     bool points = RULE_HAS(t->rule, WITH_POINTS);
+    joint_grid_cached(grids, header, &w->grid, points);
     joint_m_scales(w->scale, header, &w->grid, points ? 1 : t->s.beta1, points);
 }
 /* 2. Gradient, m and v. */

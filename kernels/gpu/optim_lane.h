@@ -314,7 +314,7 @@ DEVICE void load_joint(real m[LANE_ELEMENTS], real root[LANE_ELEMENTS], joint_gr
                        int64_t group, float beta, int u)
 {
     uint32_t header = load_whole<uint32_t>(t->scales + group * JOINT_HEADER);
-    joint_grid g = joint_grid_read(header);
+    joint_grid g = joint_grid_read(header, RULE_HAS(t->rule, WITH_POINTS));
     word codes[LANE_ELEMENTS];
     load_halves(codes, (const uint16_t *)t->m + group * OPTIM_GROUP, u, OPTIM_GROUP);
     *grid = g;
@@ -342,7 +342,7 @@ DEVICE bool store_joint(const optim_task *t, int64_t group, const joint_grid *ol
     word smallest = ~octet_max(~least) + JOINT_MIN_ROOT;
     bool points = RULE_HAS(t->rule, WITH_POINTS), none = largest < JOINT_MIN_ROOT, zero = none && !points;
     if (none) smallest = largest = JOINT_MIN_ROOT;
-    joint_grid g = joint_grid_fit(smallest, largest, old, joint_refit_due(t->updates));
+    joint_grid g = joint_grid_fit(smallest, largest, old, joint_refit_due(t->updates), points);
     uint32_t key = t->key[0] ^ t->key[1],
              first = (uint32_t)((t->first_group + group) % THRESHOLD_SETS) * OPTIM_GROUP;
     real code[LANE_ELEMENTS], scale[2];

@@ -1,5 +1,5 @@
 /* schedule_free in fp32 against schedulefree.AdamWScheduleFree, each option (tests/make/schedule_free.py), on
- * every instruction set: y after each step, and x; then its points, its records, and few bits against fp32. */
+ * every instruction set: y after each step, and x; then points, records, and a z - y of few bits. */
 #include "core/base/file.h"
 #include "core/optim/optim.h"
 #include "core/weights/weights.h"
@@ -148,6 +148,201 @@ static void every_option_follows_the_class(void **state)
         one_config(name, config, variants[v]);
 }
 
+/* ---- Points, records, few bits ---- */
+
+static const char *const presets[] = {"quality", "balanced", "minimal", "fp32", "amp"};
+enum { PRESETS = sizeof presets / sizeof *presets };
+
+static struct meopt *trained(const char *preset, int64_t from, int64_t to, struct meopt *opt)
+{
+    struct meopt_options o = options_of(json_object_get(configs, "warmup"));
+    float *grads[TENSORS];
+    o.small_count = 0;
+    o.seed = 3;
+    assert_int_equal(meopt_options_preset(&o, preset, NULL), 0);
+    if (!opt) opt = create(&o);
+    for (int i = 0; i < TENSORS; i++) grads[i] = values_of("", "grad", i);
+    for (int64_t k = from; k < to; k++) step(opt, json_object_get(configs, "warmup"), k, grads);
+    for (int i = 0; i < TENSORS; i++) free(grads[i]);
+    return opt;
+}
+
+struct bytes {
+    char data[64 << 10];
+    size_t count;
+};
+static int append(void *context, const void *data, size_t count)
+{
+    struct bytes *b = context;
+    assert_true(b->count + count <= sizeof b->data);
+    memcpy(b->data + b->count, data, count);
+    b->count += count;
+    return 0;
+}
+static void saved(const struct meopt *opt, struct bytes *b)
+{
+    b->count = 0;
+    assert_int_equal(meopt_save(opt, append, b, NULL), 0);
+}
+static void same_state(const struct meopt *a, const struct meopt *b)
+{
+    static struct bytes of_a, of_b;
+    saved(a, &of_a);
+    saved(b, &of_b);
+    assert_int_equal(of_a.count, of_b.count);
+    assert_memory_equal(of_a.data, of_b.data, of_a.count);
+}
+
+static void evaluation_leaves_no_trace(void **state)
+{
+    (void)state;
+    for (int p = 0; p < PRESETS; p++) {
+        struct meopt *opt = trained(presets[p], 0, 9, NULL), *plain = trained(presets[p], 0, 9, NULL);
+        struct meopt_bytes held, before;
+        struct meopt_error err;
+        float x[33 * 17], now[33 * 17], y[33 * 17];
+        assert_int_equal(meopt_held(opt, &before), 0);
+        assert_int_equal(meopt_set_point(opt, MEOPT_POINT_EVAL, &err), 0);
+        assert_int_equal(meopt_set_point(opt, MEOPT_POINT_EVAL, &err), 0); /* again: nothing */
+        assert_int_equal(meopt_get_point(opt), MEOPT_POINT_EVAL);
+        exported(opt, 1, MEOPT_POINT_EVAL, x);
+        exported(opt, 1, MEOPT_POINT_TRAIN, y);
+        assert_int_equal(meopt_export(opt, 1, 0, counts[1], now, &err), 0);
+        assert_true(relative(now, x, counts[1]) <= 0x1p-8); /* half a unit of bf16 at most */
+        assert_true(relative(y, x, counts[1]) > 1e-4);
+        assert_int_equal(meopt_held(opt, &held), 0);
+        assert_true(held.point > 0 && held.total == before.total + held.point && before.point == 0);
+        same_state(opt, plain); /* what is saved is the training */
+        assert_int_equal(meopt_step_begin(opt, 10, 1e-3, 0, &err), MEOPT_BAD_ORDER);
+        assert_int_equal(meopt_moments_import(opt, 0, 0, 0, NULL, NULL, 3, &err), MEOPT_BAD_ORDER);
+        assert_int_equal(meopt_set_point(opt, MEOPT_POINT_TRAIN, &err), 0);
+        same_state(opt, plain);
+        trained(presets[p], 9, 14, opt);
+        trained(presets[p], 9, 14, plain);
+        same_state(opt, plain);
+        meopt_destroy(opt);
+        meopt_destroy(plain);
+    }
+}
+
+static void values_written_at_evaluation_are_the_new_average(void **state)
+{
+    (void)state;
+    for (int p = 0; p < PRESETS; p++) {
+        struct meopt *opt = trained(presets[p], 0, 9, NULL);
+        float x[33 * 17], m[33 * 17], v[33 * 17], now[33 * 17];
+        assert_int_equal(meopt_set_point(opt, MEOPT_POINT_EVAL, NULL), 0);
+        for (int i = 0; i < counts[1]; i++) x[i] = (float)(i % 64) / 64 - 0.25f; /* exact in bf16 */
+        assert_int_equal(meopt_import(opt, 1, 0, counts[1], x, NULL), 0);
+        assert_int_equal(meopt_set_point(opt, MEOPT_POINT_TRAIN, NULL), 0);
+        exported(opt, 1, MEOPT_POINT_EVAL, now);
+        assert_true(relative(now, x, counts[1]) <= 0x1p-8);
+        exported(opt, 1, MEOPT_POINT_TRAIN, now);
+        assert_int_equal(meopt_moments_export(opt, 1, 0, counts[1], m, v, NULL), 0);
+        for (int i = 0; i < counts[1]; i++) m[i] = x[i] + m[i] / 9;
+        assert_true(relative(now, m, counts[1]) <= 0x1p-8);
+        meopt_destroy(opt);
+    }
+}
+
+static void a_record_is_the_whole_training(void **state)
+{
+    (void)state;
+    for (int p = 0; p < PRESETS; p++) {
+        struct meopt *from = trained(presets[p], 0, 9, NULL), *to = trained(presets[p], 0, 2, NULL);
+        struct meopt_error err;
+        char record[16 << 10];
+        for (size_t i = 0; i < TENSORS; i++) {
+            size_t bytes = meopt_state_bytes(from, i);
+            assert_true(bytes <= sizeof record);
+            if (i) assert_int_equal(meopt_set_point(from, MEOPT_POINT_EVAL, &err), 0);
+            assert_int_equal(meopt_state_save(from, i, record, bytes, &err), 0);
+            assert_int_equal(meopt_state_load(to, i, record, bytes, &err), 0);
+            record[bytes / 2] ^= 1;
+            assert_int_equal(meopt_state_load(to, i, record, bytes, &err), MEOPT_BAD_STATE);
+        }
+        assert_int_equal(meopt_set_point(from, MEOPT_POINT_TRAIN, &err), 0);
+        same_state(from, to);
+        trained(presets[p], 9, 13, from);
+        trained(presets[p], 9, 13, to);
+        same_state(from, to);
+        meopt_destroy(from);
+        meopt_destroy(to);
+    }
+}
+
+/* z - y in bf16, all else in fp32, against doubles: an error e of a stored d = z - y is at most 2^-7 |d|; it
+ * moves y by c e of each later step and shrinks with 1 - c, as d itself. */
+static void bf16_stays_within_its_rounding(void **state)
+{
+    (void)state;
+    enum { N = 33 * 17 };
+    const double lr = 0.01, b1 = 0.9, b2 = 0.999, eps = 1e-8;
+    struct meopt_options o;
+    meopt_options_init(&o, sizeof o, MEOPT_SCHEDULE_FREE);
+    o.first_moment = MEOPT_STATE_BF16;
+    o.small_count = 0;
+    struct meopt *opt = create(&o);
+    float *grads[TENSORS] = {values_of("", "grad", 0), values_of("", "grad", 1)};
+    float *start = values_of("", "init", 1), now[N], x[N];
+    static double y[N], d[N], v[N], off_d[N], off_y[N];
+    for (int i = 0; i < N; i++) {
+        y[i] = (double)start[i];
+        d[i] = v[i] = off_d[i] = off_y[i] = 0;
+    }
+    json_t *config = json_pack("{s:f}", "lr", lr);
+    for (int64_t k = 0; k < STEPS; k++) {
+        double c = 1.0 / (double)(k + 1);
+        step(opt, config, k, grads);
+        for (int i = 0; i < N; i++) {
+            double g = (double)grads[1][k * N + i];
+            v[i] = b2 * v[i] + (1 - b2) * g * g;
+            double u = g / (sqrt(v[i] / (1 - pow(b2, (double)k + 1))) + eps);
+            off_y[i] += c * off_d[i];
+            y[i] += c * d[i] - lr * (1 - b1 * (1 - c)) * u;
+            d[i] = (1 - c) * (d[i] - lr * b1 * u);
+            off_d[i] *= 1 - c;
+            off_d[i] += 0x1p-7 * (fabs(d[i]) + off_d[i]);
+        }
+    }
+    exported(opt, 1, MEOPT_POINT_TRAIN, now);
+    exported(opt, 1, MEOPT_POINT_EVAL, x);
+    for (int i = 0; i < N; i++) {
+        double fp32 = 1e-5 * (fabs(y[i]) + fabs(d[i]));
+        assert_true(fabs((double)now[i] - y[i]) <= off_y[i] + fp32);
+        assert_true(fabs((double)x[i] - (y[i] - d[i] / 9)) <= off_y[i] + off_d[i] / 9 + fp32);
+    }
+    json_decref(config);
+    free(grads[0]);
+    free(grads[1]);
+    free(start);
+    meopt_destroy(opt);
+}
+
+static void impossible_options_are_refused(void **state)
+{
+    (void)state;
+    struct meopt *opt;
+    struct meopt_options o, good;
+    struct meopt_error err;
+    struct meopt_tensor table = {.name = "w", .ndim = 2, .shape = {8, 8}};
+    meopt_options_init(&good, sizeof good, MEOPT_SCHEDULE_FREE);
+#define REFUSED(change)                                                                                      \
+    o = good;                                                                                                \
+    change;                                                                                                  \
+    assert_int_equal(meopt_create(&opt, &o, &table, 1, &err), MEOPT_BAD_ARGUMENT)
+    REFUSED(o.beta1 = 0);
+    REFUSED(o.average_decay = 0.99);
+    REFUSED(o.first_moment = MEOPT_STATE_4BIT);
+    REFUSED(o.first_moment = MEOPT_STATE_8BIT; o.second_moment = MEOPT_STATE_4BIT);
+    REFUSED(o.warmup_steps = -1);
+    REFUSED(o.r = -0.5);
+    REFUSED(o.weight_lr_power = 11);
+    o = good;
+    table.flags = MEOPT_SHARED_MEMORY;
+    assert_int_equal(meopt_create(&opt, &o, &table, 1, &err), MEOPT_BAD_ARGUMENT);
+}
+
 static int open_all(void **state)
 {
     (void)state;
@@ -170,6 +365,11 @@ static int close_all(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_option_follows_the_class)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_option_follows_the_class),
+                                       cmocka_unit_test(evaluation_leaves_no_trace),
+                                       cmocka_unit_test(values_written_at_evaluation_are_the_new_average),
+                                       cmocka_unit_test(a_record_is_the_whole_training),
+                                       cmocka_unit_test(bf16_stays_within_its_rounding),
+                                       cmocka_unit_test(impossible_options_are_refused)};
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -55,7 +55,7 @@ static void options_of_a_tensor_are_settable_between_steps(void **state)
             meopt_export(set, 1, 0, B, m, &err);
             steps(set, 6, 6);
             meopt_export(set, 1, 0, B, m2, &err);
-            assert_memory_equal(m, m2, B * sizeof *m);
+            if (rule != MEOPT_SCHEDULE_FREE) assert_memory_equal(m, m2, B * sizeof *m); /* y still nears z */
             group.beta2 = 1;
             assert_int_equal(meopt_set_group(set, 0, &group, &err), MEOPT_BAD_ARGUMENT);
             group.beta2 = 0.97;
@@ -351,6 +351,10 @@ static void moments_go_out_and_in_as_numbers(void **state)
                 assert_int_equal(meopt_moments_export(from, i, 0, n, m, has_v, &err), 0);
                 assert_int_equal(meopt_moments_import(to, i, 0, n, m, has_v, 5, &err), 0);
                 assert_int_equal(meopt_moments_export(to, i, 0, n, m2, has_v ? v2 : NULL, &err), 0);
+                double sums[2];
+                int status = meopt_average_sums(from, i, NULL, sums, &err);
+                assert_int_equal(status, rule == MEOPT_SCHEDULE_FREE ? MEOPT_OK : MEOPT_BAD_ARGUMENT);
+                if (!status) assert_int_equal(meopt_average_sums(to, i, sums, NULL, &err), 0);
                 for (int64_t k = 0; !has_v && k < n; k++) { /* onto a span of its own */
                     int64_t group = k / 64 * 64;
                     double was = (double)m[k], is = (double)m2[k];

@@ -309,7 +309,7 @@ static void every_rule_and_format_has_the_cpu_s_bits(void **unused)
         {MEOPT_STATE_4BIT, MEOPT_STATE_8BIT}, {MEOPT_STATE_8BIT, MEOPT_STATE_BF16},
         {MEOPT_STATE_BF16, MEOPT_STATE_8BIT}, {MEOPT_STATE_BF16_NEAREST, MEOPT_STATE_F32}};
     int number = 0, tried = 0;
-    for (int rule = MEOPT_APADAM; rule <= MEOPT_LION; rule++)
+    for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++)
         for (int weights = MEOPT_WEIGHTS_F32; weights <= MEOPT_WEIGHTS_32; weights++)
             for (size_t s = 0; s < sizeof states / sizeof *states; s++, number++) {
                 if (!getenv("MEOPT_LONG") && (number * 5 + number / 8) % 11) continue;
@@ -325,7 +325,10 @@ static void every_rule_and_format_has_the_cpu_s_bits(void **unused)
                 o.seed = 12345678901234ull;
                 if (rule == MEOPT_APSGD) o.momentum = s % 3 ? 0.9 : 0, o.nesterov = s % 3 == 2;
                 o.maximize = number % 2;
-                o.average_decay = number % 3 && (rule != MEOPT_APSGD || o.momentum > 0) ? 0.99 : 0;
+                bool points = rule == MEOPT_SCHEDULE_FREE;
+                if (points && o.first_moment == MEOPT_STATE_4BIT) o.first_moment = MEOPT_STATE_8BIT;
+                if (points && o.second_moment == MEOPT_STATE_4BIT) o.second_moment = MEOPT_STATE_BF16;
+                o.average_decay = number % 3 && !points && (rule != MEOPT_APSGD || o.momentum > 0) ? 0.99 : 0;
                 int mode = number % 9;
                 if (mode == 1) o.accumulator = s % 2 ? MEOPT_STATE_BF16 : MEOPT_STATE_8BIT;
                 snprintf(what, sizeof what, "%s, weights %s, states %d %d, mode %d", meopt_rule_name(rule),

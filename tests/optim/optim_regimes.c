@@ -91,6 +91,7 @@ static void compare(const struct meopt *opt, const struct meopt *exact, int coun
 static bool as_promised(int rule, enum kind kind, const char *preset, double error, double travel)
 {
     double largest = rule != MEOPT_LION ? 0.06 : kind == FP16 || kind == RARE_ROWS ? 0.1 : 0.045;
+    if (rule == MEOPT_SCHEDULE_FREE && kind == FP16) largest = 0.08; /* z - y lasts the whole run */
     if (rule == MEOPT_LION && fabs(travel - 1) > 0.01) return false;
     return fabs(travel - 1) <= 0.03 && (error <= largest || strcmp(preset, "minimal") == 0);
 }

@@ -25,9 +25,14 @@ except ImportError:  # before 2.6
     from torch.distributed._composable.fsdp import fully_shard
 
 RULES = ((mt.AdamW, {}), (mt.Adam, {"weight_decay": 0.1}), (mt.SGD, {"momentum": 0.9}), (mt.Lion, {}),
-         (mt.LAMB, {}))
+         (mt.LAMB, {}), (mt.AdamWScheduleFree, {"weight_decay": 0.1, "warmup_steps": 2}))
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 STEPS = 3
+
+
+def mode(optimizer, evaluate):
+    if isinstance(optimizer, mt.AdamWScheduleFree):
+        (optimizer.eval if evaluate else optimizer.train)()
 
 
 def full(t):
@@ -55,6 +60,7 @@ class Rows(nn.Module):
 
 def steps(model, optimizer, place, count=STEPS, seed=7):
     generator = torch.Generator().manual_seed(seed)
+    mode(optimizer, False)
     for _ in range(count):
         for p in model.parameters():
             p.grad = place(torch.randn(p.shape, generator=generator).to(p.dtype))
@@ -68,6 +74,7 @@ def pair(shapes, dtype, rule, options, place):
         model = Rows(shapes, dtype, each)
         optimizer = rule(model.parameters(), lr=1e-2, **options)
         steps(model, optimizer, each)
+        mode(optimizer, True)
         found.append(mt.fp32_state_dict(model, optimizer))
     return found
 
@@ -133,6 +140,7 @@ class Net(nn.Module):
 
 def train(model, optimizer, count=STEPS, micro=1, sync=True):
     """sync: FSDP2 reduces the gradients of every micro-batch, else those of the last."""
+    mode(optimizer, False)
     generator = torch.Generator().manual_seed(5 + dist.get_rank() * (micro > 1))
     for _ in range(count):
         for each in range(micro):
@@ -233,9 +241,11 @@ def read(model, optimizer, path, weights_first):
 
 
 def values(model, optimizer):
+    mode(optimizer, True)
     found = {name: full(value) for name, value in mt.fp32_state_dict(model, optimizer).items()}
     for i, state in optimizer.state_dict()["state"].items():
         found.update((f"{i}.{name}", full(value)) for name, value in state.items())
+    mode(optimizer, False)
     return found
 
 
@@ -336,7 +346,7 @@ def load(case, mesh, directory):
         moments = optimizer.state_dict(portable=True)["state"]
         for group in optimizer.param_groups:  # other formats from here on
             group["preset"] = "fp32" if options.get("preset") == "balanced" else "balanced"
-        if options.get("preset") == "balanced":  # fp32 moments have the values of codes
+        if options.get("preset") == "balanced" and rule is not mt.AdamWScheduleFree:  # fp32 moments have the values of codes
             for i, state in optimizer.state_dict()["state"].items():
                 same(case, state, moments[i])
         train(model, optimizer)

@@ -42,7 +42,8 @@ class Options(C.Structure):
         ("decoupled_decay", C.c_int), ("combine", C.c_void_p), ("maximize", C.c_int),
         ("average_decay", C.c_double), ("accumulator_sets", C.c_void_p),
         *((name, C.c_int) for name in ("ns_steps", "ns_schedule", "ns_form", "ns_dtype", "adjust_lr")),
-        ("ns_eps", C.c_double), ("ns_coefficients", C.c_double * 3),
+        ("ns_eps", C.c_double), ("ns_coefficients", C.c_double * 3), ("warmup_steps", C.c_int64),
+        ("r", C.c_double), ("weight_lr_power", C.c_double),
     ]
 
 
@@ -58,7 +59,7 @@ class Bytes(C.Structure):
     _fields_ = [("parameters", C.c_int64)] + [
         (name, C.c_size_t)
         for name in ("weights", "copy", "correction", "moments", "scales", "accumulators", "total", "callers",
-                     "workspace")
+                     "workspace", "point")
     ]
 
 
@@ -99,6 +100,9 @@ _CHECKED: Dict[str, List[Any]] = {
     "meopt_moments_export": [_P, _SIZE, _I64, _I64, _P, _P],
     "meopt_import": [_P, _SIZE, _I64, _I64, _P],
     "meopt_export": [_P, _SIZE, _I64, _I64, _P],
+    "meopt_set_point": [_P, _INT],
+    "meopt_export_point": [_P, _SIZE, _INT, _I64, _I64, _P],
+    "meopt_average_sums": [_P, _SIZE, C.POINTER(_F64), C.POINTER(_F64)],
     "meopt_state_view": [_P, _SIZE, _INT, C.POINTER(_P), C.POINTER(_SIZE), C.POINTER(_INT)],
     "meopt_step_sized": [_SIZE, _P, _I64, _F64, _F64, C.POINTER(Gradient), C.POINTER(Stats)],
     "meopt_step_begin": [_P, _I64, _F64, _INT],

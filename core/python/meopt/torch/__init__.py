@@ -4,8 +4,8 @@
     model = model.bfloat16()
     optimizer = meopt.torch.AdamW(model.parameters(), lr=1e-3)  # 4.56 bytes per parameter with its weight
 
-Arguments, their order and their defaults are those of torch.optim.Adam, AdamW, SGD and Muon, and of timm's Lamb
-and Lion; preset, weights, first_moment, second_moment and seed: see Meopt.
+Arguments, their order and their defaults are those of torch.optim.Adam, AdamW, SGD and Muon, of timm's Lamb and
+Lion, and of schedulefree's AdamWScheduleFree; preset, weights, first_moment, second_moment, seed: see Meopt.
 """
 from typing import Any, Dict, Optional, Sequence, Tuple, Union
 
@@ -13,10 +13,11 @@ from torch import Tensor
 
 from .._library import library
 from ._optimizer import Meopt, fp32_state_dict, load_fp32_state_dict
+from ._points import Points
 from ._release import Release, release_gradients
 
-__all__ = ["ApAdam", "ApAdamW", "ApSGD", "LAMB", "Lion", "Muon", "Adam", "AdamW", "SGD", "Meopt", "fp32_state_dict",
-           "load_fp32_state_dict", "Release", "release_gradients"]
+__all__ = ["ApAdam", "ApAdamW", "ApSGD", "LAMB", "Lion", "Muon", "AdamWScheduleFree", "Adam", "AdamW", "SGD", "Meopt",
+           "fp32_state_dict", "load_fp32_state_dict", "Release", "release_gradients"]
 
 Number = Union[float, Tensor]
 
@@ -165,6 +166,20 @@ class Muon(Meopt):
         options.ns_schedule = self._schedules[group["ns_schedule"]]
         options.ns_dtype, options.adjust_lr = self._dtypes[group["ns_dtype"]], self._adjust[group["adjust_lr_fn"]]
         return options
+
+
+class AdamWScheduleFree(Points):
+    """schedulefree's AdamWScheduleFree (arXiv:2405.15682), whose learning rate is constant after the warm-up:
+    train() before training, eval() before evaluation and before the model is saved. See Points and Meopt."""
+
+    _rule = "schedule_free"
+
+    def __init__(self, params: Any, lr: Number = 0.0025, betas: Tuple[Number, Number] = (0.9, 0.999),
+                 eps: float = 1e-8, weight_decay: float = 0, warmup_steps: int = 0, r: float = 0.0,
+                 weight_lr_power: float = 2.0, foreach: Optional[bool] = None, *, maximize: bool = False,
+                 preset: str = "balanced", weights: Optional[str] = None, first_moment: Optional[str] = None,
+                 second_moment: Optional[str] = None, seed: int = 0) -> None:
+        super().__init__(**_arguments(locals()))
 
 
 Adam, AdamW, SGD = ApAdam, ApAdamW, ApSGD

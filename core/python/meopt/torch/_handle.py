@@ -112,6 +112,8 @@ class Handle:
         lib, n = L.library(), len(params)
         self.lib, self.params, self.names, self.device = lib, list(params), list(names), device
         self.group_index = group_index
+        self.has_points = options.rule == lib.number("rule", "schedule_free")
+        self.evaluating = False
         self.sharded = is_dtensor(params[0])
         self.shards = [shard_of(name, p) for name, p in zip(names, params)] if self.sharded else []
         self.memory = Memory(params[0].device)
@@ -197,6 +199,9 @@ class Handle:
     def _sync_written(self, i: int, stepping: bool) -> None:
         """Accepts values that were written to a parameter. Residual bits stay if they were loaded for these
         values; until a step, the values may still come. fp32 weights stay where they round to fp16 values."""
+        if self.evaluating:  # train() finds values that were written, and computes y of them
+            self.versions[i] = version_of(self.params[i])
+            return
         p, waits = local_tensor(self.params[i]), i in self.residual_crc and not stepping
         crc = self.residual_crc.get(i, -1)
         bits = self.memory.residual.get(self._name(i))
@@ -339,6 +344,26 @@ class Handle:
         self.versions = [version_of(p) if self.sharded else p._version for p in self.params]
         self.residual_crc.clear()
 
+    # ---- Weights of training and of evaluation
+
+    def set_point(self, evaluate: bool) -> None:
+        """Sets the parameters to the weights of evaluation, or back."""
+        if evaluate == self.evaluating:
+            return
+        if self.device:
+            self.device.use_current_stream()
+        self.lib.set_point(self.opt, int(evaluate))
+        self.evaluating = evaluate
+        for i in range(len(self.params)):
+            self._mark_written(i)
+        self.record_versions()
+
+    def sums(self, i: int) -> Tuple[float, float]:
+        """Returns the sum of the average's weights, and the largest learning rate."""
+        found = (C.c_double * 2)()
+        self.lib.average_sums(self.opt, i, None, found)
+        return found[0], found[1]
+
     # ---- Records
 
     def save(self, i: int) -> Dict[str, Tensor]:
@@ -353,7 +378,7 @@ class Handle:
     def save_residual(self, i: int) -> Dict[str, Tensor]:
         """Returns {"residual": ...}, of what the weights have beyond the parameter, if there is any."""
         bits = self.memory.residual.get(self._name(i))
-        if bits is None:
+        if bits is None or self.has_points:  # a record has the weights
             return {}
         crc = self.residual_crc.get(i)
         crc = crc_of(local_tensor(self.params[i])) if crc is None else crc
@@ -369,6 +394,8 @@ class Handle:
             count = local_tensor(self.params[i]).numel()
             self.lib.moments_export(self.opt, i, 0, count, *map(_pointer, moments))
         saved.update((name, self._like(i, m)) for name, m in zip(names, moments) if m is not None)
+        if self.has_points:
+            saved["average_sums"] = torch.tensor(self.sums(i), dtype=torch.float64)
         return saved
 
     def _host_empty(self, i: int) -> Tensor:
@@ -380,6 +407,8 @@ class Handle:
         else as save_portable), and what save_weight returns."""
         codes = {name: self._like(i, memory.clone()) for name, memory in self._codes(i).items()}
         saved = {"step": self.steps[i].clone(), **codes} if codes else self.save_portable(i, names)
+        if self.has_points:
+            saved["average_sums"] = torch.tensor(self.sums(i), dtype=torch.float64)
         return {**saved, **self.save_weight(i)}
 
     def _codes(self, i: int) -> Dict[str, Tensor]:
@@ -418,6 +447,8 @@ class Handle:
         """Returns what a weight has beyond the parameter, if anything, for any number of ranks.
         "residual_bits": uint8, 2 bytes per element in a last dimension of their own. "fp32_weight"."""
         p = local_tensor(self.params[i])
+        if self.evaluating:
+            return {"y": self.export(i, training=True)}
         if p.dtype != torch.float16 and self.formats[i] not in UNUSED_BITS:
             return {}
         weights = self._exported(i)
@@ -467,8 +498,17 @@ class Handle:
             count = p.numel() if values[0] is not None else 0
             self.lib.moments_import(self.opt, i, 0, count, *map(_pointer, values), updates)
         self.steps[i] = updates
+        if "average_sums" in saved and "meopt" not in saved:
+            sums = saved["average_sums"].to(torch.float64).tolist()
+            self.lib.average_sums(self.opt, i, (C.c_double * 2)(*sums), None)
         bits = self.memory.residual.get(self._name(i))
-        if "residual" in saved and bits is not None:
+        if self.has_points and ("meopt" in saved or "y" in saved):
+            if "meopt" not in saved:
+                values = self._host_values(i, saved["y"])
+                self.lib.import_(self.opt, i, 0, values.numel(), _pointer(values))
+            self._mark_written(i)
+            self.residual_crc[i], self.versions[i] = crc_of(p), -1
+        elif "residual" in saved and bits is not None:
             residual = host_bytes(saved["residual"].to(torch.uint8))
             head, body = bytes(residual[: RESIDUAL_HEAD.size].tolist()), residual[RESIDUAL_HEAD.size :]
             if len(head) != RESIDUAL_HEAD.size or RESIDUAL_HEAD.unpack(head)[0] != self.formats[i]:
@@ -500,15 +540,15 @@ class Handle:
             return
         self.residual_crc[i], self.versions[i] = None, -1
 
-    def _exported(self, i: int) -> Tensor:
+    def _exported(self, i: int, evaluation: bool = False) -> Tensor:
         out = self._host_empty(i)
-        self.lib.export(self.opt, i, 0, out.numel(), _pointer(out))
+        self.lib.export_point(self.opt, i, int(evaluation), 0, out.numel(), _pointer(out))
         return out
 
-    def export(self, i: int) -> Tensor:
-        """Returns the weights with their residual bits: fp32, in this machine's memory, the parameter's shape
-        and layout."""
-        return self._like(i, self._exported(i))
+    def export(self, i: int, training: bool = False) -> Tensor:
+        """Returns the weights with their residual bits, in eval mode those of evaluation: fp32, in this
+        machine's memory, the parameter's shape and layout."""
+        return self._like(i, self._exported(i, self.evaluating and not training))
 
     def import_values(self, i: int, values: Tensor) -> None:
         """Sets weights and residual bits to fp32 values of the parameter's shape."""

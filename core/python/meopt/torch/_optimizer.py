@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # Options that the library takes when a handle is made, and the names under which groups have them.
 CREATION_OPTIONS = ("nesterov", "trust_clip", "always_adapt", "bias_correction", "grad_averaging",
-                    "decoupled_decay")
+                    "decoupled_decay", "warmup_steps", "r", "weight_lr_power")
 # Options of torch and timm that must be false. The first choose an implementation: files may have them.
 IMPLEMENTATION = ("foreach", "capturable", "differentiable", "fused")
 REFUSED = (*IMPLEMENTATION, "amsgrad", "decoupled_weight_decay", "caution", "corrected_weight_decay")
@@ -25,7 +25,8 @@ REFUSED = (*IMPLEMENTATION, "amsgrad", "decoupled_weight_decay", "caution", "cor
 FORMATS = {"weights": "weight_format", "first_moment": "state_format", "second_moment": "state_format"}
 FORMAT_OPTIONS = ("preset", *FORMATS)
 # Numbers from 0 to their limit.
-RANGES = {"lr": math.inf, "eps": 1.0, "weight_decay": 1e6, "momentum": 1.0}
+RANGES = {"lr": math.inf, "eps": 1.0, "weight_decay": 1e6, "momentum": 1.0, "warmup_steps": math.inf,
+          "r": 10.0, "weight_lr_power": 10.0}
 STEPS = "steps"  # of a group: steps taken, which key the random numbers
 
 
@@ -135,7 +136,8 @@ class Meopt(torch.optim.Optimizer):
         if not bf16:
             options.weights = L.WEIGHTS_F32
         for name in CREATION_OPTIONS:
-            setattr(options, name, int(group.get(name, getattr(options, name))))
+            default = getattr(options, name)
+            setattr(options, name, type(default)(group.get(name, default)))
         for name, value in zip(L.GROUP_NUMBERS, self._group_values(group)):
             setattr(options, name, value)
         options.seed, options.threads = self._seed, torch.get_num_threads()
@@ -195,6 +197,9 @@ class Meopt(torch.optim.Optimizer):
         self._unplaced = {}
         for p, (handle, i) in self._locations.items():
             handle.load(i, saved.get(p, {}), self._moment_names(handle))
+
+    def _check_weights(self) -> None:
+        """Raises RuntimeError if the parameters are not the model that training makes."""
 
     def _handles(self) -> List[Handle]:
         return [handle for entry in self._group_handles for handle in entry.handles]
@@ -364,9 +369,9 @@ class Meopt(torch.optim.Optimizer):
 
     def held_bytes(self) -> Dict[str, float]:
         """Returns bytes by class: "weights" (parameters, fp32 weights of fp16 parameters), "shadows" (of
-        strided parameters), "residual" (bits of weights), "moments", of Muon "workspace", "total", and
-        "per_param"."""
-        held = dict.fromkeys(("weights", "shadows", "residual", "moments"), 0)
+        strided parameters), "residual" (bits of weights), "moments", of Muon "workspace", "point" (weights of
+        training in eval mode), "total", and "per_param"."""
+        held = dict.fromkeys(("weights", "shadows", "residual", "moments", "point"), 0)
         count = 0
         for handle in self._handles():
             found = handle.held()
@@ -376,6 +381,7 @@ class Meopt(torch.optim.Optimizer):
             held["moments"] += found.moments
             if found.workspace:
                 held["workspace"] = held.get("workspace", 0) + found.workspace
+            held["point"] += found.point
             count += found.parameters
         total = sum(held.values())
         return {**held, "total": total, "per_param": total / max(count, 1)}
@@ -383,7 +389,8 @@ class Meopt(torch.optim.Optimizer):
 
 def fp32_state_dict(model: torch.nn.Module, optimizer: Meopt) -> Dict[str, Tensor]:
     """Returns model.state_dict() with the optimizer's parameters as fp32 with their residual bits, in this
-    machine's memory; all other entries are the model's own."""
+    machine's memory; all other entries are the model's own. RuntimeError: AdamWScheduleFree in train mode."""
+    optimizer._check_weights()
     optimizer._update_handles()
     saved = model.state_dict()
     for name, p in model.named_parameters(remove_duplicate=False):
@@ -396,7 +403,8 @@ def fp32_state_dict(model: torch.nn.Module, optimizer: Meopt) -> Dict[str, Tenso
 @torch.no_grad()
 def load_fp32_state_dict(model: torch.nn.Module, optimizer: Meopt, state_dict: Dict[str, Tensor]) -> None:
     """Loads what fp32_state_dict returned into the model and the residual bits of the optimizer.
-    RuntimeError: keys or shapes differ (as model.load_state_dict)."""
+    RuntimeError: keys or shapes differ (as model.load_state_dict); AdamWScheduleFree in train mode."""
+    optimizer._check_weights()
     model.load_state_dict(state_dict)
     optimizer._update_handles()
     for name, p in model.named_parameters():
