@@ -32,7 +32,7 @@ struct combination {
     int rule, weights, states;
 };
 struct result {
-    double held, moved, seconds, triad, error;
+    double held, moved, seconds, triad, error, products;
     int64_t parameters;
 };
 
@@ -147,10 +147,44 @@ static double moved_bytes(const struct combination *c)
     double gradient = gradient_dtype(c->weights) == MEOPT_F32 ? 4 : 2, once = weight[c->weights] + moments;
     double copy = c->weights == MEOPT_WEIGHTS_F32_COPY ? 2 : 0;
     return 2 * once + gradient + copy +
+           (RULE_HAS(c->rule, WITH_MATRICES) ? 2 * 2 : 0) +       /* the matrix, in bf16 */
            (RULE_HAS(c->rule, WITH_TRUST) ? once + gradient : 0); /* reads all arrays twice, for its norms */
 }
 
-/* Returns the weight after the first step of the rule, in float64, from weight w and moments 0. */
+/* Operations of muon's products per matrix of the benchmark: see meopt-optimizers(7). */
+static double products_flop(const struct meopt_options *o, double rows, double columns)
+{
+    double r = fmin(rows, columns), l = fmax(rows, columns);
+    return RULE_HAS(o->rule, WITH_MATRICES) ? o->ns_steps * (4 * l * r * r + 2 * r * r * r) : 0;
+}
+
+/* Replaces the square matrix by its orthogonalized one, in float64. */
+static void orthogonalize(const struct meopt_options *o, double *x, int n)
+{
+    double *a = xcalloc(3 * (size_t)(n * n), sizeof *a), *b = a + n * n, *y = b + n * n, norm = 0;
+    const double *k = o->ns_coefficients;
+    for (int i = 0; i < n * n; i++) norm += x[i] * x[i];
+    for (int i = 0; i < n * n; i++) x[i] /= sqrt(norm);
+    for (int step = 0; step < o->ns_steps; step++) {
+        memset(a, 0, 3 * (size_t)(n * n) * sizeof *a);
+        for (int i = 0; i < n; i++)
+            for (int j = 0; j < n; j++)
+                for (int p = 0; p < n; p++) a[i * n + j] += x[i * n + p] * x[j * n + p];
+        for (int i = 0; i < n; i++)
+            for (int p = 0; p < n; p++)
+                for (int j = 0; j < n; j++) b[i * n + j] += a[i * n + p] * a[p * n + j];
+        for (int i = 0; i < n * n; i++) b[i] = k[1] * a[i] + k[2] * b[i];
+        for (int i = 0; i < n; i++)
+            for (int p = 0; p < n; p++)
+                for (int j = 0; j < n; j++) y[i * n + j] += b[i * n + p] * x[p * n + j];
+        for (int i = 0; i < n * n; i++) x[i] = k[0] * x[i] + y[i];
+    }
+    for (int i = 0; i < n * n; i++) x[i] *= 0.2 * sqrt(n); /* MEOPT_ADJUST_RMS_MATCH */
+    free(a);
+}
+
+/* Returns the weight after the first step of the rule, in float64, from weight w and moments 0. g: the
+ * gradient, of muon the orthogonalized one. */
 static double exact_step(const struct meopt_options *o, double w, double g, double lr, double trust,
                          double *update)
 {
@@ -158,6 +192,7 @@ static double exact_step(const struct meopt_options *o, double w, double g, doub
     double decay = o->weight_decay * w, u;
     if (rule->decay == DECAY_GRADIENT) g += decay;
     switch (rule->update) {
+    case UPDATE_MATRIX:
     case UPDATE_GRADIENT: u = g; break;
     case UPDATE_SIGN: u = (g > 0) - (g < 0); break;
     default: u = g / (fabs(g) + o->eps); break;
@@ -171,7 +206,7 @@ static double exact_step(const struct meopt_options *o, double w, double g, doub
 static int measure_error(const struct combination *c, const struct triad *place, double *error,
                          struct error *err)
 {
-    enum { N = 65536 };
+    enum { N = 65536, SIDE = 256 };
     const double lr = 1e-3;
     struct meopt_options o = options_of(c, place, 1);
     struct meopt_tensor table = {.name = "error", .ndim = 2, .shape = {256, 256}};
@@ -197,18 +232,21 @@ static int measure_error(const struct combination *c, const struct triad *place,
         status = meopt_export(opt, 0, 0, N, w, &e); /* starts from the weights as rounded by the format */
     if (!status) status = meopt_step(opt, 1, lr, 1, &gradient, NULL, &e);
     if (!status) status = meopt_export(opt, 0, 0, N, after, &e);
-    double ww = 0, uu = 0, u, worst = 0;
+    double ww = 0, uu = 0, u, worst = 0, *gradients = xcalloc(N, sizeof *gradients);
+    for (int i = 0; i < N; i++) gradients[i] = (double)g[i];
+    if (RULE_HAS(c->rule, WITH_MATRICES)) orthogonalize(&o, gradients, SIDE);
     for (int i = 0; i < N; i++) {
-        exact_step(&o, (double)w[i], (double)g[i], lr, 1, &u);
+        exact_step(&o, (double)w[i], gradients[i], lr, 1, &u);
         ww += (double)w[i] * (double)w[i];
         uu += u * u;
     }
     for (int i = 0; i < N && !status; i++) {
-        double exact = exact_step(&o, (double)w[i], (double)g[i], lr,
+        double exact = exact_step(&o, (double)w[i], gradients[i], lr,
                                   RULE_HAS(c->rule, WITH_TRUST) ? sqrt(ww / uu) : 1, &u);
         worst = fmax(worst, fabs((double)after[i] - exact) / fmax(fabs(exact), 0.01));
     }
     *error = worst;
+    free(gradients);
     if (place->card) device_free(place->card, card);
     free(w);
     meopt_destroy(opt);
@@ -265,6 +303,7 @@ static int run_combination(const struct combination *c, int64_t parameters, int 
         *r = (struct result){.held = (double)bytes.total / (double)bytes.parameters,
                              .moved = moved_bytes(c),
                              .seconds = 1e9,
+                             .products = (double)count * products_flop(&o, (double)rows, TENSOR_COLUMNS),
                              .parameters = bytes.parameters};
         r->triad = triad_gb_per_s(triad);
         for (int step = 1; !code && step <= repeat + 1; step++) {
@@ -309,12 +348,13 @@ static const char *preset_of(const struct combination *c)
 static json_t *result_json(const struct combination *c, const struct result *r)
 {
     double gb = r->moved * (double)r->parameters / r->seconds * 1e-9;
-    return json_pack("{s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:s?}", "rule",
+    return json_pack("{s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:s?}", "rule",
                      meopt_rule_name(c->rule), "weights", meopt_weight_format_name(c->weights), "states",
                      meopt_state_format_name(c->states), "bytes_held_per_param", r->held,
                      "bytes_moved_per_param", r->moved, "step_ms", r->seconds * 1e3, "gb_per_s", gb,
                      "triad_gb_per_s", r->triad, "bandwidth_ratio", gb / r->triad, "params_per_s",
-                     (double)r->parameters / r->seconds, "max_rel_error", r->error, "preset", preset_of(c));
+                     (double)r->parameters / r->seconds, "max_rel_error", r->error, "products_gflop",
+                     r->products * 1e-9, "preset", preset_of(c));
 }
 
 static void result_print(const struct combination *c, const struct result *r)

@@ -7,7 +7,7 @@
  *      tall matrix X^T X, from the right); the last X is multiplied by the factor of the learning rate
  *   3  a sweep subtracts it from the weights (RULE_APPLY)
  * The workspace is NaN before part 1, which skips groups whose gradient is not finite. So one of them makes
- * the norm and the whole update NaN, and part 3 skips the tensor, without that the host waits for a card.
+ * the norm and the whole update NaN, and part 3 skips the matrix, without that the host waits for a card.
  *
  * Gram form: with A known, step k multiplies X by P = a + W, W = b A + c A A, so X after all steps is the
  * product of the P times X, and A becomes P A P. Only A is multiplied in each step, in fp32.

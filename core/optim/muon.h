@@ -19,8 +19,8 @@ size_t muon_chunks(const struct meopt *opt);
 int muon_reserve(struct meopt *opt, struct meopt_error *err);
 
 /* Steps the tensor of a task, which was prepared as for other rules. Its result has the squares of the
- * gradient. If a group of the gradient is not finite, the weights stay, and all groups count as bad. refused:
- * only lets the handles with other parts know that. */
+ * gradient. If a group of the gradient is not finite, its matrix keeps its weights, and all groups of that
+ * count as bad. refused: only lets the handles with other parts know that. */
 int muon_step(struct meopt *opt, const struct tensor *tensor, const struct optim_task *task,
               const struct optim_sweep *sweep, bool refused, struct meopt_error *err);
 

@@ -214,7 +214,7 @@ int options_check(const struct meopt_options *o, struct meopt_error *err)
         {"offload_fraction", o->offload_fraction, 0, 1, "between 0 and 1"},
         {"average_decay", o->average_decay, 0, 0.9999999, "at least 0 and below 1"},
         {"ns_steps", o->ns_steps, 1, 20, "between 1 and 20"},
-        {"ns_schedule", o->ns_schedule, 0, MEOPT_NS_POLAR_EXPRESS, "one of enum meopt_ns"},
+        {"ns_schedule", o->ns_schedule, 0, MEOPT_NS_POLAR_EXPRESS, "one of enum meopt_ns_schedule"},
         {"ns_coefficients[0]", o->ns_coefficients[0], -100, 100, "between -100 and 100"},
         {"ns_coefficients[1]", o->ns_coefficients[1], -100, 100, "between -100 and 100"},
         {"ns_coefficients[2]", o->ns_coefficients[2], -100, 100, "between -100 and 100"},

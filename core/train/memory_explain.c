@@ -118,6 +118,9 @@ static int accumulated_group(const struct trainer *t)
 static void add_states(struct rows *rows, const struct trainer *t)
 {
     int accumulated = accumulated_group(t);
+    struct meopt_bytes held = {0};
+    (void)meopt_held(t->opt, &held);
+    add_row(rows, MEMORY_WORKSPACE, _("matrices of muon"), held.workspace);
     for (int i = 0; i < t->tensor_count; i++) {
         struct meopt_tensor_info info;
         char name[EXPLAIN_NAME + 32];

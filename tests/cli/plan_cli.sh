@@ -234,6 +234,23 @@ grep -q '"clip_mode": "previous"' out || fail "the mode in JSON"
 expect 0 "$MEOPT" plan dinov2.yaml --json optim.clip_grad_norm=0
 grep -q '"clip_mode": null' out || fail "no mode in JSON"
 
+# Which tensors have which rule, and what the matrices of muon take: at most 3.6 bytes per parameter between steps.
+for name in eva_clip dinov2; do
+    expect 0 "$MEOPT" plan $name.yaml --card-memory 64G --json optim.name=muon
+    check <<'END'
+rules, classes = j["rules"], j["classes"]
+trained = sum(r["parameters"] for r in rules.values())
+assert set(rules) == {"muon", "apadamw"} and rules["muon"]["parameters"] > 0.98 * trained, rules
+assert all(n.startswith("blocks.*.") and n.endswith(".weight") for n in rules["muon"]["names"].split(", ")), rules
+assert "patch_embed.proj.weight" in rules["apadamw"]["names"] and 0 < j["update_flops"] < j["step_flops"]
+assert classes["weights"] + classes["optimizer"] <= 3.6 * trained, classes
+END
+done
+expect 0 "$MEOPT" plan dinov2.yaml --card-memory 64G --explain workspace optim.name=muon
+grep -q 'matrices of muon' out || fail "the workspace of muon"
+expect 7 "$MEOPT" plan dinov2.yaml optim.name=muon optim.offload=nvme
+grep -q muon err || fail "offloaded states of muon are not refused by name"
+
 expect 2 "$MEOPT" plan eva_clip.yaml --card-memory lots
 expect 7 "$MEOPT" plan quickstart.yaml
 grep -q '/EVA01_CLIP_g_14_plus_psz14_s11B.pt: ' err && grep -q 'model_t.arch' err || fail "a missing checkpoint without arch is named"

@@ -384,6 +384,91 @@ static void a_bad_accumulated_gradient_is_reported_by_norm_and_step(void **unuse
     }
 }
 
+/* Muon's momentum has the CPU's bits; its products are those of the card's GEMM, and near the CPU's. */
+static void matrix_steps(struct device *device, const struct meopt_options *options, float *weights,
+                         struct bytes *records)
+{
+    enum { FIRST = 130 * 70, SECOND = 16 * 640, VECTOR = 90, MOST = SECOND };
+    static const int64_t counts[] = {FIRST, SECOND, VECTOR};
+    const struct meopt_tensor table[] = {{.name = "a", .ndim = 2, .shape = {130, 70}, .rows = {60, 40, 30}},
+                                         {.name = "b", .ndim = 2, .shape = {16, 640}},
+                                         {.name = "c", .ndim = 1, .shape = {VECTOR}}};
+    struct meopt_options o = *options;
+    struct meopt_error err = {0};
+    struct error why = {0};
+    struct meopt *opt;
+    o.device = (struct meopt_device *)device;
+    if (meopt_create(&opt, &o, table, 3, &err)) fail_msg("%s", err.message);
+    void *block =
+        device ? device_alloc(device, MEMORY_GRADIENTS, 4 * MOST, "gradient", &why) : xmalloc(4 * MOST);
+    uint32_t seed = 5;
+    for (size_t i = 0; i < 3; i++) {
+        float *values = values_new(counts[i], 1, &seed);
+        assert_int_equal(meopt_import(opt, i, 0, counts[i], values, &err), 0);
+        free(values);
+    }
+    for (int step = 1; step <= 4; step++) {
+        int status = meopt_step_begin(opt, step, 1e-2, 0, &err);
+        for (size_t i = 0; i < 3; i++) {
+            float *values = values_new(counts[i], 0.1f, &seed);
+            if (step == 2 && i == 0) values[1000] = NAN; /* no weight of the first 60 rows changes */
+            if (step == 3 && i == 1) values[1000] *= 3000;
+            if (device) device->upload(device, block, values, (size_t)counts[i] * 4);
+            else memcpy(block, values, (size_t)counts[i] * 4);
+            free(values);
+            status = meopt_step_tensor(opt, i, block, MEOPT_F32, 0.5, &err);
+            if (device) assert_int_equal(status, 0); /* it reports at the end of the step */
+        }
+        struct meopt_step_stats stats;
+        status = meopt_step_end(opt, &stats, &err);
+        assert_int_equal(status, step == 2 ? MEOPT_NOT_FINITE : MEOPT_OK);
+        if (step == 2) assert_int_equal(stats.bad_groups, (60 * 70 + 63) / 64);
+    }
+    for (size_t i = 0; i < 3; weights += counts[i++]) {
+        size_t bytes = meopt_state_bytes(opt, i);
+        records->data = xrealloc(records->data, records->used + bytes);
+        assert_int_equal(meopt_state_save(opt, i, records->data + records->used, bytes, &err), 0);
+        records->used += bytes;
+        assert_int_equal(meopt_export(opt, i, 0, counts[i], weights, &err), 0);
+    }
+    meopt_destroy(opt);
+    if (device) device_free(device, block);
+    else free(block);
+}
+
+static void matrices_step_as_on_the_cpu(void **unused)
+{
+    (void)unused;
+    enum { ALL = 130 * 70 + 16 * 640 + 90 };
+    static float here[ALL], there[ALL];
+    static const char *const presets[] = {"fp32", "quality", "balanced", "minimal"};
+    for (int k = 0; k < 4; k++) {
+        struct meopt_options o;
+        struct meopt_error err;
+        struct bytes ours = {0}, theirs = {0};
+        meopt_options_init(&o, sizeof o, MEOPT_MUON);
+        assert_int_equal(meopt_options_preset(&o, presets[k], &err), 0);
+        o.small_count = 64;
+        o.ns_form = k % 2 ? MEOPT_NS_GRAM : MEOPT_NS_DIRECT;
+        o.ns_dtype = k < 2 ? MEOPT_F32 : MEOPT_BF16;
+        o.average_decay = k == 3 ? 0.9 : 0;
+        if (k != 3) o.weights = MEOPT_WEIGHTS_F32;
+        matrix_steps(NULL, &o, here, &ours);
+        matrix_steps(card, &o, there, &theirs);
+        assert_int_equal(ours.used, theirs.used);
+        if (k != 3) assert_memory_equal(ours.data, theirs.data, ours.used); /* averages are of weights */
+        double off = 0, size = 0;
+        for (int i = 0; i < ALL; i++) {
+            off += pow((double)here[i] - (double)there[i], 2);
+            size += pow((double)here[i], 2);
+        }
+        double most = k < 2 ? 1e-5 : 5e-3; /* of the weights, which move by a few hundredths a step */
+        if (!(sqrt(off / size) <= most)) fail_msg("%s: weights differ by %.3g", presets[k], sqrt(off / size));
+        free(ours.data);
+        free(theirs.data);
+    }
+}
+
 static int open_card(void **unused)
 {
     (void)unused;
@@ -462,6 +547,7 @@ int main(void)
     if (!getenv("MEOPT_TEST_DEVICE")) return 77;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_rule_and_format_has_the_cpu_s_bits),
+        cmocka_unit_test(matrices_step_as_on_the_cpu),
         cmocka_unit_test(threads_step_the_tensors_of_one_handle),
         cmocka_unit_test(a_bad_accumulated_gradient_is_reported_by_norm_and_step)};
     return cmocka_run_group_tests(tests, open_card, close_card);

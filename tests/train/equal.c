@@ -273,6 +273,7 @@ static void any_layout_resumes_any_other(void **state)
                   {BERT, ALONE, alone, "train.micro_batch=2 " CLIP},
                   {CLASSIFIER, ALONE, alone, "train.micro_batch=2 model_s.drop_path=0.3 " CLIP},
                   {DINOV2, ALONE, alone, "train.micro_batch=2 optim.preset=minimal " CLIP},
+                  {LLAMA, PARTS, parts, MUON OF_8 EXACT "model_s.depth=5"},
                   {LLAMA, ALONE, alone, "train.micro_batch=2 " LORA CLIP}};
     for (size_t c = 0; c < sizeof chains / sizeof *chains; c++)
         for (int i = 0; i < chains[c].count; i++) {
