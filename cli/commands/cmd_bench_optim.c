@@ -400,6 +400,8 @@ static int bench_optim_run(const struct arguments *args, struct error *err)
             } else if ((weights && c.weights != meopt_weight_format_from_name(weights)) ||
                        (states && c.states != meopt_state_format_from_name(states)))
                 continue;
+            bool coarse = RULE_HAS(r, WITH_POINTS) && c.states == MEOPT_STATE_4BIT; /* refused */
+            if (coarse && !states) continue;
             struct result result = {0};
             code = run_combination(&c, parameters, threads, repeat, &triad, &result, err);
             if (code) break;

@@ -229,9 +229,7 @@ int meopt_average_sums(struct meopt *opt, size_t tensor, const double set[2], do
     if (!opt || tensor >= opt->count || !good || !RULE_HAS(opt->options.rule, WITH_POINTS))
         return optim_fail(
             err, MEOPT_BAD_ARGUMENT,
-            "no optimizer of schedule_free, no tensor %zu in it, or a value that is negative or "
-            "not finite",
-            tensor);
+            "no optimizer of schedule_free, no tensor %zu in it, or a negative or infinite value", tensor);
     struct averaging *now = &opt->tensors[tensor].averaging;
     if (get) memcpy(get, (double[]){now->weight_sum, now->lr_max}, 2 * sizeof *get);
     int status = set ? optim_between_steps(opt, err) : MEOPT_OK;

@@ -271,8 +271,8 @@ void train_warn_warmup(const struct config *c, int64_t images)
     if (train_mostly_warmup(c, images, &note)) log_warn("%s; %s", note.what, note.hint);
     if (RULE_HAS(c->optim.name, WITH_POINTS))
         log_info(
-            "schedule_free: the learning rate is constant after the warm-up, and evaluation, checkpoints "
-            "and exports use the average of the weights");
+            "schedule_free: constant learning rate after the warm-up; evaluation and checkpoints use the "
+            "average of the weights");
 }
 
 int train_device_open(struct device **device, const struct config *c, bool limited, struct error *err)

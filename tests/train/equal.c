@@ -239,8 +239,9 @@ static void every_rule_and_format_has_the_bits_of_one_rank(void **state)
         for (int f = 0; f < FORMATS; f++) {
             bool lamb = strcmp(optim_name_names[rule], "lamb") == 0;
             if (!thorough && !lamb && f != rule % FORMATS) continue;
-            char *settings =
-                xasprintf(OF_8 CLIP "optim.name=%s optim.beta2=0.98 %s", optim_name_names[rule], formats[f]);
+            bool fine = f == FORMATS - 1 && optim_name_names[rule] == optim_name_names[MEOPT_SCHEDULE_FREE];
+            char *settings = xasprintf(OF_8 CLIP "optim.name=%s optim.beta2=0.98 %s", optim_name_names[rule],
+                                       fine ? "optim.state_m=bf16 optim.state_v=4bit" : formats[f]);
             keeps_the_bits(EVA, settings, f % 2 ? "dist.shard=optimizer" : "dist.shard=parameters", 3);
             if (thorough) keeps_the_bits(EVA, settings, "dist.shard=none", 8);
             free(settings);
@@ -269,6 +270,7 @@ static void any_layout_resumes_any_other(void **state)
         const struct part *parts;
         const char *settings;
     } chains[] = {{GPT2, PARTS, parts, OF_8 EXACT "model_s.depth=5 train.ema=0.9"},
+                  {CLASSIFIER, PARTS, parts, OF_8 EXACT "model_s.depth=4 optim.name=schedule_free"},
                   {EVA, PARTS, parts, OF_8 PREVIOUS "model_t.depth=4 model_s.depth=4 model_s.drop_path=0.3"},
                   {BERT, ALONE, alone, "train.micro_batch=2 " CLIP},
                   {CLASSIFIER, ALONE, alone, "train.micro_batch=2 model_s.drop_path=0.3 " CLIP},
