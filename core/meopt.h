@@ -1,20 +1,7 @@
 /* libmeopt: optimizers that need a fraction of the usual memory, for any C or C++ program.
  *
- * An optimizer is a RULE (apadamw, lion, schedule_free...) x a WEIGHT FORMAT x a STATE FORMAT. What each
- * one does, its equations, bytes and evidence: meopt-optimizers(7). A complete program: libmeopt(3).
- *
- *     struct meopt_options o;
- *     struct meopt *opt;
- *     meopt_options_init(&o, sizeof o, MEOPT_APADAMW);
- *     meopt_options_preset(&o, "balanced", &err);
- *     meopt_create(&opt, &o, tensors, count, &err);          // table of tensors, see struct meopt_tensor
- *     for (i...) meopt_import(opt, i, 0, n[i], values[i], &err);
- *     for (step = 1; ...; step++) {
- *         meopt_step_begin(opt, step, lr, 0, &err);
- *         for (i...) meopt_step_tensor(opt, i, gradient[i], MEOPT_BF16, 1.0, &err);  // free the gradient now
- *         meopt_step_end(opt, &stats, &err);
- *     }
- *     meopt_destroy(opt);
+ * An optimizer is a RULE (enum meopt_rule) x a WEIGHT FORMAT x a STATE FORMAT. What each one does, its
+ * equations, bytes and evidence: meopt-optimizers(7). A complete program: libmeopt(3).
  *
  * Rules of use
  * - Every function returns a status; 0 is MEOPT_OK. `err` may be NULL; else it gets one sentence that names
@@ -31,8 +18,7 @@
  *   macro of the function's name. A binding without macros (ctypes, Rust) calls NAME_sized and passes the
  *   sizes of its own declarations. Bytes after the fields that the library knows must be 0 on input, and
  *   are 0 on output. Always call meopt_options_init, and zero a struct meopt_tensor before filling it. These
- *   never change: struct meopt_error, meopt_gradient, meopt_grad_stats, meopt_clip.
- */
+ *   never change: struct meopt_error, meopt_gradient, meopt_grad_stats, meopt_clip. */
 #ifndef MEOPT_H
 #define MEOPT_H
 
@@ -60,19 +46,15 @@ struct meopt_error {
     char message[252];
 };
 
-/* "bad argument", ...; never NULL. */
-const char *meopt_status_name(int status);
-
+const char *meopt_status_name(int status); /* "bad argument", ...; never NULL */
 /* Version of the library: "0.2.0". Instruction set of its CPU steps: "avx512", "avx2", "plain". */
 const char *meopt_version(void);
 const char *meopt_instruction_set(void);
 
 /* ---- Kinds ------------------------------------------------------------------------------------------- */
-
 // clang-format off
 enum meopt_rule { MEOPT_APADAM, MEOPT_APADAMW, MEOPT_APSGD, MEOPT_LAMB, MEOPT_LION, MEOPT_MUON,
-                  MEOPT_SCHEDULE_FREE,
-                  MEOPT_RULE_COUNT };
+                  MEOPT_SCHEDULE_FREE, MEOPT_ADAFACTOR, MEOPT_RULE_COUNT };
 // clang-format on
 
 /* Bytes per parameter in []. Forward and backward read the weights that meopt_weights() returns: fp32 for
@@ -108,7 +90,6 @@ int meopt_weight_format_from_name(const char *name);
 int meopt_state_format_from_name(const char *name);
 
 /* ---- Devices ----------------------------------------------------------------------------------------- */
-
 enum meopt_device_kind { MEOPT_DEVICE_CPU, MEOPT_DEVICE_HIP, MEOPT_DEVICE_CUDA };
 
 /* Opens a card for optimizers: options.device. Results are bit-identical on every kind. The caller's
@@ -131,8 +112,7 @@ int meopt_device_open(struct meopt_device **device, int kind, int ordinal, void 
  * issued before, on whatever stream, also inside a step. stream: as above; the former one must still exist.
  * Threads that use different streams set theirs before their calls, under a lock of their own. */
 int meopt_device_stream(struct meopt_device *device, void *stream, struct meopt_error *err);
-/* Call it after destroying the handles that use the device. NULL does nothing. */
-void meopt_device_close(struct meopt_device *device);
+void meopt_device_close(struct meopt_device *device); /* after the handles that use it; NULL is fine */
 const char *meopt_device_name(const struct meopt_device *device);
 /* Returns the number of cards that its driver sees, and that driver's file. For the CPU: 1, NULL. */
 int meopt_device_count(const struct meopt_device *device);
@@ -148,7 +128,6 @@ int meopt_device_download(struct meopt_device *device, void *host, const void *f
                           struct meopt_error *err);
 
 /* ---- Options ----------------------------------------------------------------------------------------- */
-
 /* The purpose of memory, passed to the allocator, so that a program can account for it. */
 enum meopt_memory {
     MEOPT_MEMORY_WEIGHTS,     /* fp32 weights, and the weights that forward and backward read */
@@ -161,14 +140,16 @@ enum meopt_memory {
 };
 
 struct meopt_options {
-    size_t size;              /* sizeof(struct meopt_options) of the caller; set by meopt_options_init */
-    size_t tensor_size;       /* sizeof(struct meopt_tensor) of the caller; likewise */
-    int rule;                 /* enum meopt_rule */
-    int weights;              /* enum meopt_weight_format of tensors that are not kept in fp32 */
-    int first_moment;         /* enum meopt_state_format: m (momentum) */
-    int second_moment;        /* v; apsgd and lion have none */
-    double beta1, beta2, eps; /* apadam, apadamw, lamb: .9 .999 1e-8 (lamb 1e-6); lion: .9 .99 */
-    /* apadam, apsgd: added to the gradient; apadamw, lion: decoupled; lamb: part of the update */
+    size_t size;        /* sizeof(struct meopt_options) of the caller; set by meopt_options_init */
+    size_t tensor_size; /* sizeof(struct meopt_tensor) of the caller; likewise */
+    int rule;           /* enum meopt_rule */
+    int weights;        /* enum meopt_weight_format of tensors that are not kept in fp32 */
+    int first_moment;   /* enum meopt_state_format: m (momentum) */
+    int second_moment;  /* v; apsgd and lion have none; adafactor: fp32, of vectors only */
+    /* apadam, apadamw, lamb: .9 .999 1e-8 (lamb 1e-6); lion: .9 .99; adafactor: beta1 0 (no first moment),
+     * eps 1e-30, without beta2 */
+    double beta1, beta2, eps;
+    /* apadam, apsgd: added to the gradient; apadamw, lion, adafactor: decoupled; lamb: part of the update */
     double weight_decay;
     double momentum, dampening; /* apsgd; muon: momentum .95, and no dampening */
     int nesterov;               /* apsgd; muon: 1 */
@@ -192,8 +173,7 @@ struct meopt_options {
      * the same count. If it returns nonzero, the call returns MEOPT_IO. NULL: this handle holds all parts. */
     int (*reduce)(void *context, double *values, size_t count);
     int bias_correction;  /* apadam, apadamw, lamb: 1 (default); 0: off (apex has both) */
-    int grad_averaging;   /* the same rules: 1 (default): m = beta1 m + (1 - beta1) g; 0: m = beta1 m + g
-                             (apex has both) */
+    int grad_averaging;   /* likewise: 1 (default): m = beta1 m + (1 - beta1) g; 0: m = beta1 m + g (apex) */
     double max_grad_norm; /* meopt_step divides all gradients by norm / max_grad_norm if their norm is larger,
                              like timm's Lamb (1 there) and NVLAMB; 0 (default): off. If a gradient is not
                              finite, it returns MEOPT_NOT_FINITE and changes nothing. Per-tensor steps are
@@ -208,8 +188,7 @@ struct meopt_options {
     double offload_fraction;   /* 0 to 1 of the bytes, spread evenly over the table; default 1 */
     const char *offload_dir;   /* directory of an unnamed temporary file; only meopt_create reads the name */
     size_t offload_ring_bytes; /* bytes of states that step together (one block's); 0: the largest tensor's */
-    int decoupled_decay;       /* lamb: 1: weights times 1 - lr weight_decay first, and no decay in the update
-                                  (timm); default 0. Other rules ignore it */
+    int decoupled_decay;       /* lamb: 1: weights times 1 - lr weight_decay, none in the update (timm); 0 */
     /* Shards on a card, in addition to `reduce`: combines the norms for clipping (meopt_gradient_found) and
      * for LAMB on the card. Each of `bytes` bytes in device memory is zero on all handles except one, and
      * every handle gets that handle's byte. The transfer is ordered after the work already in the device's
@@ -239,6 +218,15 @@ struct meopt_options {
      * so far. Defaults: 0 (no warm-up), 0, 2. Other rules ignore them. */
     int64_t warmup_steps;
     double r, weight_lr_power;
+    /* adafactor, in brackets the default and torch's name. eps2 (1e-3): least root mean square of a weight,
+     * for scale_parameter. clip_threshold (1, d): largest root mean square of the update. decay_rate (-.8,
+     * beta2_decay): beta2 of update t is 1 - t^decay_rate. Flags (0): scale_parameter: the rate times the
+     * weight's root mean square; relative_step: at most 1 / sqrt(t) (torch has both); warmup_init, with it:
+     * also at most 1e-6 t; torch_form: eps is the least root of the second moment and the least mean of a
+     * matrix, and decay is the step's rate times weight_decay; else, like transformers, eps is added to
+     * squares, and decay has the tensor's rate. */
+    double eps2, clip_threshold, decay_rate;
+    int scale_parameter, relative_step, warmup_init, torch_form;
 };
 
 /* QUINTIC: the same coefficients in each step; POLAR_EXPRESS: each step's own (arXiv:2505.16932). GRAM: steps
@@ -263,7 +251,6 @@ int meopt_options_preset(struct meopt_options *options, const char *preset, stru
 #define MEOPT_PRESET_DEFAULT "balanced" /* the preset of `use_meopt: true` */
 
 /* ---- Tensors ----------------------------------------------------------------------------------------- */
-
 enum meopt_tensor_flags {
     MEOPT_NO_DECAY = 1, /* no weight decay (norms, biases, tokens) */
     MEOPT_KEEP_F32 = 2, /* fp32 weights and states, whatever the options (tokens, positional embeddings) */
@@ -332,12 +319,10 @@ void meopt_destroy(struct meopt *opt); /* NULL is fine */
 int meopt_add_tensors(struct meopt *opt, const struct meopt_tensor *tensors, size_t count,
                       struct meopt_error *err);
 
-/* Returns the bytes held now. */
-int meopt_held(const struct meopt *opt, struct meopt_bytes *bytes);
+int meopt_held(const struct meopt *opt, struct meopt_bytes *bytes); /* the bytes held now */
 int meopt_held_sized(size_t size, const struct meopt *opt, struct meopt_bytes *bytes);
 #define meopt_held(...) meopt_held_sized(sizeof(struct meopt_bytes), __VA_ARGS__)
 
-/* State of offloading. */
 struct meopt_offload_info {
     size_t size;                  /* sizeof(struct meopt_offload_info) of the caller */
     int64_t moments, corrections; /* bytes of the offloaded states; meopt_held counts them, too */
@@ -348,7 +333,6 @@ struct meopt_offload_info {
     int direct, in_memory;        /* the file uses O_DIRECT; its directory is on tmpfs */
 };
 int meopt_offloaded(const struct meopt *opt, struct meopt_offload_info *info, struct meopt_error *err);
-/* Returns whether the tensor is offloaded. */
 int meopt_tensor_offloaded(const struct meopt *opt, size_t tensor);
 
 struct meopt_tensor_info {
@@ -361,8 +345,7 @@ struct meopt_tensor_info {
 int meopt_info(const struct meopt *opt, size_t tensor, struct meopt_tensor_info *info);
 int meopt_info_sized(size_t size, const struct meopt *opt, size_t tensor, struct meopt_tensor_info *info);
 #define meopt_info(...) meopt_info_sized(sizeof(struct meopt_tensor_info), __VA_ARGS__)
-/* Returns the index of a tensor, -1 if there is none. */
-int64_t meopt_find(const struct meopt *opt, const char *name);
+int64_t meopt_find(const struct meopt *opt, const char *name); /* index of a tensor; -1: there is none */
 
 /* Returns the weights that forward and backward read: *p and its dtype. For fp32+copy the copy. Valid
  * until meopt_destroy. */
@@ -380,7 +363,6 @@ int meopt_get_group(const struct meopt *opt, size_t tensor, struct meopt_group *
                     struct meopt_error *err);
 int meopt_set_group(struct meopt *opt, size_t tensor, const struct meopt_group *group,
                     struct meopt_error *err);
-
 int meopt_tensor_rule(const struct meopt *opt, size_t tensor); /* enum meopt_rule; -1: no such tensor */
 
 /* Records that the caller moved a tensor's memory, weights or copy (MEOPT_WEIGHTS_F32_COPY), with its values.
@@ -401,9 +383,10 @@ int meopt_plan_tensor_sized(size_t size, const struct meopt_options *options,
 #define meopt_plan_tensor(...) meopt_plan_tensor_sized(sizeof(struct meopt_tensor_info), __VA_ARGS__)
 
 /* Import and export moments as fp32 in host memory, ranges as below: m is torch's exp_avg (momentum_buffer),
- * v its exp_avg_sq, NULL for apsgd and lion; schedule_free: m is z - y. updates: the number of updates of the
- * tensor, -1: unchanged. Values are rounded to nearest. Only fp32 can hold values above 2^126; others return
- * MEOPT_NOT_FINITE. */
+ * v its exp_avg_sq, NULL for apsgd and lion; schedule_free: m is z - y. adafactor: v of vectors only (m is 0
+ * without beta1), else NULL; row and column means are MEOPT_VIEW_ROWS and _COLUMNS, and 0 elements set the
+ * number of updates. updates: the number of updates of the tensor, -1: unchanged. Values are rounded to
+ * nearest. Only fp32 can hold values above 2^126; others return MEOPT_NOT_FINITE. */
 int meopt_moments_import(struct meopt *opt, size_t tensor, int64_t first, int64_t count, const float *m,
                          const float *v, int64_t updates, struct meopt_error *err);
 int meopt_moments_export(const struct meopt *opt, size_t tensor, int64_t first, int64_t count, float *m,
@@ -434,7 +417,6 @@ int meopt_average_sums(struct meopt *opt, size_t tensor, const double set[2], do
                        struct meopt_error *err);
 
 /* ---- Step -------------------------------------------------------------------------------------------- */
-
 /* Per-tensor steps, in any order, each tensor at most once per step: for gradient release inside backward.
  * The caller may free the gradient on return. A tensor without a call keeps its weights and state.
  *
@@ -522,8 +504,7 @@ int meopt_norms_end(struct meopt *opt, size_t sets, const int *set_of, double *n
 int meopt_gradient_found(struct meopt *opt, const struct meopt_gradient *gradients,
                          struct meopt_grad_stats *found, struct meopt_error *err);
 
-/* Returns the scale for clipping to max_norm: min(1, max_norm / (norm + 1e-6)), like
- * torch.nn.utils.clip_grad_norm_. */
+/* Scale for clipping: min(1, max_norm / (norm + 1e-6)), like torch.nn.utils.clip_grad_norm_. */
 double meopt_clip_scale(double norm, double max_norm);
 /* Returns the scale of meopt_step_clipped for gradients of that norm; ignores clip->found. */
 double meopt_clip_by(const struct meopt_clip *clip, double norm);
@@ -543,7 +524,6 @@ int meopt_accumulate_tensors(struct meopt *opt, const size_t *tensors, const str
 int meopt_accumulators_clear(struct meopt *opt, struct meopt_error *err);
 
 /* ---- State ------------------------------------------------------------------------------------------- */
-
 /* One tensor's optimizer state (moments, scales, number of updates; weights are exported separately, except y
  * of schedule_free, in fp32) as a self-describing record with a checksum. Loading into the same format is
  * bit-identical; into a different format it converts the values, rounded to nearest. Records are untrusted
@@ -573,17 +553,14 @@ int meopt_state_version(const void *record, size_t bytes);
  *   RESIDUAL         *format is a weight format. bf16+4: uint8_t[32], halves as in 4bit; bf16+8: int8_t[64];
  *                    bf16+16: int16_t[64]: bits of the weight = (bf16 half << 16) + (residual << 12, 8 or 0)
  *   ACCUMULATOR, ACCUMULATOR_SCALES    as M of one moment, with a uint8_t per group for 8bit and 4bit
+ *   ROWS, COLUMNS    adafactor, not in groups: float per row and per column of each matrix of the last two
+ *                    dimensions, complete in every part: averages of squared gradients
  * M, V, SCALES are the arrays of a record (meopt_state_save), in this order. Codes mean something with their
  * scales only; meopt_moments_export decodes them. */
-enum meopt_view {
-    MEOPT_VIEW_M,
-    MEOPT_VIEW_V,
-    MEOPT_VIEW_SCALES,
-    MEOPT_VIEW_RESIDUAL,
-    MEOPT_VIEW_ACCUMULATOR,
-    MEOPT_VIEW_ACCUMULATOR_SCALES,
-    MEOPT_VIEW_COUNT
-};
+// clang-format off
+enum meopt_view { MEOPT_VIEW_M, MEOPT_VIEW_V, MEOPT_VIEW_SCALES, MEOPT_VIEW_RESIDUAL, MEOPT_VIEW_ACCUMULATOR,
+                  MEOPT_VIEW_ACCUMULATOR_SCALES, MEOPT_VIEW_ROWS, MEOPT_VIEW_COLUMNS, MEOPT_VIEW_COUNT };
+// clang-format on
 /* Returns the address (in the device's memory, in the order of its stream), bytes and format of one of them,
  * valid until meopt_destroy; NULL, 0 and -1 if the tensor has none. Between steps it may be read, and written
  * with bytes of the same view of a tensor with the same formats. An offloaded tensor has no such memory:

@@ -19,7 +19,7 @@
  *
  * Rules: Adam (Kingma, Ba 2015), AdamW (Loshchilov, Hutter 2019), SGD, all with torch.optim's conventions;
  * LAMB (You et al. 2020) like timm; Lion (Chen et al. 2023); schedule-free AdamW (Defazio et al. 2024) like
- * schedulefree.AdamWScheduleFree.
+ * schedulefree.AdamWScheduleFree; Adafactor (Shazeer, Stern 2018) like transformers and torch.optim.
  *
  * Low-bit states. A code of an 8-bit state has 4 mantissa bits, that of a 4-bit state 1. Stochastic rounding
  * adds random bits below the mantissa and truncates: unbiased, and exact for values that have a code. One
@@ -96,6 +96,17 @@ OPTIM_FN void rule_points(real *y, real *d, real quotient, const struct optim_sc
     real u = real_fma(*y, real_all(s->weight_decay), quotient);
     *y = real_fnma(u, real_all(s->step_size), real_fma(*d, real_all(s->beta1), *y));
     *d = real_fnma(u, real_all(s->lr), *d) * real_all(s->rest1);
+}
+
+/* Adafactor: the square that enters averages, and the update before its clipping. */
+OPTIM_FN real rule_factored_square(real g, const struct optim_scalars *s)
+{
+    return real_fma(g, g, real_all(s->eps));
+}
+OPTIM_FN real rule_factored_update(real g, real root, const struct optim_scalars *s)
+{
+    /* both are positive or 0, so that their bits have their order */
+    return g / as_real(word_max(as_word(root), as_word(real_all(s->root_floor))));
 }
 
 /* Returns `size` with the sign of x, or 0 where x is 0. */

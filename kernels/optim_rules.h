@@ -22,17 +22,24 @@
   X(c, APSGD,   "apsgd",   "sgd",    WITH_MOMENTUM,       DECAY_GRADIENT, UPDATE_GRADIENT, 0.999, 1e-8, 0.9) \
   X(c, LAMB,    "lamb",    "aplamb", WITH_V | WITH_TRUST, DECAY_UPDATE,   UPDATE_RATIO,    0.999, 1e-6, 0) \
   X(c, LION,    "lion",    "aplion", 0,                   DECAY_WEIGHT,   UPDATE_SIGN,     0.99,  1e-8, 0) \
-  X(c, MUON,    "muon",    "apmuon", WITH_MATRICES,       DECAY_WEIGHT,   UPDATE_MATRIX,   0.999, 1e-8, 0.95) \
+  X(c, MUON,    "muon",    "apmuon", WITH_MATRICES,       DECAY_WEIGHT,   UPDATE_MATRIX,   0.999, 1e-8, .95) \
   X(c, SCHEDULE_FREE, "schedule_free", "adamw_schedule_free", WITH_V | WITH_POINTS, DECAY_UPDATE, \
-                                                                  UPDATE_RATIO,    0.999, 1e-8, 0)
+                                                                  UPDATE_RATIO,    0.999, 1e-8, 0) \
+  X(c, ADAFACTOR, "adafactor", "apadafactor", WITH_FACTORS, DECAY_WEIGHT, UPDATE_RATIO, 0.999, 1e-30, 0)
 // clang-format on
 
 /* V: a second moment; beta2, eps. TRUST: a trust ratio, with a first pass for the norms of weight and update;
  * trust_clip, always_adapt, max_grad_norm, decoupled_decay. MOMENTUM: m is torch's momentum buffer, absent if
  * momentum is 0; dampening, nesterov. MATRICES: the update is of a whole matrix (core/optim/muon.c);
- * momentum, nesterov, ns_..., adjust_lr. Other tensors then have APADAMW. POINTS: gradients are computed at y,
- * evaluation uses the average x, and m is z - y; warmup_steps, r, weight_lr_power. */
-enum rule_trait { WITH_V = 1, WITH_TRUST = 2, WITH_MOMENTUM = 4, WITH_MATRICES = 8, WITH_POINTS = 32 };
+ * momentum, nesterov, ns_..., adjust_lr. Other tensors then have APADAMW. FACTORS: the second moment is a
+ * row and a column of means of each matrix, or v of a vector; m is absent if beta1 is 0; a first pass for the
+ * norms like TRUST; clip_threshold, decay_rate, eps2, scale_parameter, relative_step, warmup_init,
+ * torch_form. POINTS: gradients are computed at y, evaluation uses the average x, and m is z - y;
+ * warmup_steps, r, weight_lr_power. */
+// clang-format off
+enum rule_trait { WITH_V = 1, WITH_TRUST = 2, WITH_MOMENTUM = 4, WITH_MATRICES = 8, WITH_FACTORS = 16,
+                  WITH_POINTS = 32 };
+// clang-format on
 /* GRADIENT: added to the gradient. WEIGHT: decoupled. UPDATE: added to the update, or decoupled with
  * decoupled_decay. */
 enum rule_decay { DECAY_GRADIENT, DECAY_WEIGHT, DECAY_UPDATE };
@@ -49,6 +56,8 @@ enum { OPTIM_RULES(RULE_NUMBER, RULE_) RULE_COUNT, RULE_ACCUMULATE = RULE_COUNT,
 #define RULE_BIT(wanted, number, name, alias, traits, ...)                                                   \
     | (((traits) & (wanted)) == (wanted) ? 1u << RULE_##number : 0u)
 #define RULE_HAS(rule, traits) ((0u OPTIM_RULES(RULE_BIT, traits)) >> (rule)&1u)
+/* Returns whether a first pass over all groups finds the norms of weight and update. */
+#define RULE_HAS_NORMS(rule) (RULE_HAS(rule, WITH_TRUST) || RULE_HAS(rule, WITH_FACTORS))
 
 struct rule_info {
     const char *name, *alias;

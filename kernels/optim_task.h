@@ -45,17 +45,35 @@ struct optim_scalars {
     float direction_limit; /* bound of |m| / (sqrt(v) root_scale) after t exact steps */
     float gradient_scale;
     int32_t nesterov;
+    float root_floor; /* ADAFACTOR: the smallest divisor of a gradient */
+};
+
+/* ADAFACTOR: the state of a tensor of two or more dimensions, which consists of `matrices` of rows x columns,
+ * its last two dimensions. Complete on every handle that holds a part. */
+struct optim_factors {
+    int64_t matrices, rows, columns; /* matrices 0: a vector, which has v */
+    float *row_means, *column_means; /* (matrices, rows), (matrices, columns): averages of squares */
+    float *row_quotients;            /* (matrices, rows): row mean / mean of its matrix, of this step */
+};
+
+/* ADAFACTOR: how the learning rate follows from the norms of weight and update (kernels/optim_scale.h). */
+struct optim_clipping {
+    double count;           /* elements of the whole tensor */
+    double threshold;       /* of the update's root mean square */
+    double eps2;            /* smallest root mean square of the weight; 0: the rate does not depend on it */
+    double decay, decay_lr; /* weight decay is lr decay; decay_lr >= 0: decay_lr decay */
 };
 
 struct optim_task {
     int64_t count;         /* elements */
     int64_t whole;         /* a part: elements of the whole tensor; else 0 */
     int64_t first_group;   /* group index in the whole tensor of the first group here */
+    int64_t first_element; /* ADAFACTOR: index in the whole tensor of the first element here */
     int64_t first_partial; /* index of the first chunk's result */
     int32_t rule, weight_format, m_format, v_format, gradient_format, accumulator_format;
     int32_t version;      /* of an older record that holds the 8-bit moments (state.h); else 0 */
     uint32_t updates;     /* of the tensor so far; they rotate the rounding thresholds */
-    int32_t norms_only;   /* LAMB, first pass: sums of squares of weight and update; writes nothing */
+    int32_t norms_only;   /* LAMB, ADAFACTOR, first pass: squares of weight and update; writes nothing */
     int32_t m_range;      /* 8- and 4-bit m with low-bit v: |m| <= 2^m_range * 1.9 * binade of sqrt(v) */
     int32_t copy_f16;     /* the copy of F32_COPY is fp16 */
     const void *gradient; /* (count); an accumulator: padded to whole groups, with its scales */
@@ -72,8 +90,10 @@ struct optim_task {
     void *average;
     float average_rest;
     uint32_t average_every;
-    double lr;                      /* LAMB: learning rate before the trust ratio */
+    double lr;                      /* LAMB, ADAFACTOR: learning rate before the norms are known */
     int32_t trust, trust_at_most_1; /* LAMB: apply a trust ratio; limit it to 1 */
+    struct optim_factors factors;   /* ADAFACTOR */
+    struct optim_clipping clipping; /* ADAFACTOR */
 };
 
 /* Returns whether a group is averaged in this step. */

@@ -144,11 +144,30 @@ static double moved_bytes(const struct combination *c)
                      (c->states == MEOPT_STATE_8BIT   ? (RULE_HAS(c->rule, WITH_V) ? 4.0 / 64 : 2.0 / 64)
                       : c->states == MEOPT_STATE_4BIT ? 1.0 / 64
                                                       : 0);
-    double gradient = gradient_dtype(c->weights) == MEOPT_F32 ? 4 : 2, once = weight[c->weights] + moments;
+    bool factored = RULE_HAS(c->rule, WITH_FACTORS); /* rows and columns are few */
+    double gradient = gradient_dtype(c->weights) == MEOPT_F32 ? 4 : 2,
+           once = weight[c->weights] + (factored ? 0 : moments);
     double copy = c->weights == MEOPT_WEIGHTS_F32_COPY ? 2 : 0;
     return 2 * once + gradient + copy +
-           (RULE_HAS(c->rule, WITH_MATRICES) ? 2 * 2 : 0) +       /* the matrix, in bf16 */
-           (RULE_HAS(c->rule, WITH_TRUST) ? once + gradient : 0); /* reads all arrays twice, for its norms */
+           (RULE_HAS(c->rule, WITH_MATRICES) ? 2 * 2 : 0) +  /* the matrix, in bf16 */
+           (RULE_HAS_NORMS(c->rule) ? once + gradient : 0) + /* reads all arrays twice, for its norms */
+           (factored ? gradient : 0);                        /* and sums over rows and columns before */
+}
+
+/* The roots of the second moment after the first step, of a matrix of SIDE rows and columns. */
+enum { SIDE = 256, ERROR_COUNT = SIDE * SIDE };
+static void first_roots(const struct meopt_options *o, const float *g, double *root)
+{
+    double rows[SIDE] = {0}, columns[SIDE] = {0}, all = 0;
+    for (int i = 0; i < ERROR_COUNT; i++) {
+        double square = (double)g[i] * (double)g[i];
+        root[i] = sqrt(square);
+        rows[i / SIDE] += square;
+        columns[i % SIDE] += square;
+        all += square;
+    }
+    for (int i = 0; i < ERROR_COUNT && RULE_HAS(o->rule, WITH_FACTORS); i++)
+        root[i] = sqrt(rows[i / SIDE] * columns[i % SIDE] / all);
 }
 
 /* Operations of muon's products per matrix of the benchmark: see meopt-optimizers(7). */
@@ -185,31 +204,33 @@ static void orthogonalize(const struct meopt_options *o, double *x, int n)
 
 /* Returns the weight after the first step of the rule, in float64, from weight w and moments 0. g: the
  * gradient, of muon the orthogonalized one. */
-static double exact_step(const struct meopt_options *o, double w, double g, double lr, double trust,
-                         double *update)
+static double exact_step(const struct meopt_options *o, double w, double g, double root, double lr,
+                         double trust, double *update)
 {
     const struct rule_info *rule = &optim_rules[o->rule];
+    bool apart = RULE_HAS(o->rule, WITH_FACTORS); /* decay has no part in the norm */
     double decay = o->weight_decay * w, u;
     if (rule->decay == DECAY_GRADIENT) g += decay;
     switch (rule->update) {
     case UPDATE_MATRIX:
     case UPDATE_GRADIENT: u = g; break;
     case UPDATE_SIGN: u = (g > 0) - (g < 0); break;
-    default: u = g / (fabs(g) + o->eps); break;
+    default: u = g / ((rule->decay == DECAY_GRADIENT ? fabs(g) : root) + o->eps); break;
     }
-    if (rule->decay != DECAY_GRADIENT) u += decay;
+    if (rule->decay != DECAY_GRADIENT && !apart) u += decay;
     *update = u;
-    return w - lr * trust * u;
+    return w - lr * (trust * u + (apart ? decay : 0));
 }
 
 /* Measures the largest relative error of a weight after the first step, over 65536 weights of 0.01 to 1. */
 static int measure_error(const struct combination *c, const struct triad *place, double *error,
                          struct error *err)
 {
-    enum { N = 65536, SIDE = 256 };
+    enum { N = ERROR_COUNT };
+    static double root[N];
     const double lr = 1e-3;
     struct meopt_options o = options_of(c, place, 1);
-    struct meopt_tensor table = {.name = "error", .ndim = 2, .shape = {256, 256}};
+    struct meopt_tensor table = {.name = "error", .ndim = 2, .shape = {SIDE, SIDE}};
     struct meopt *opt;
     struct meopt_error e;
     if (meopt_create(&opt, &o, &table, 1, &e)) return library_error(err, &e, place);
@@ -232,17 +253,20 @@ static int measure_error(const struct combination *c, const struct triad *place,
         status = meopt_export(opt, 0, 0, N, w, &e); /* starts from the weights as rounded by the format */
     if (!status) status = meopt_step(opt, 1, lr, 1, &gradient, NULL, &e);
     if (!status) status = meopt_export(opt, 0, 0, N, after, &e);
+    first_roots(&o, g, root);
     double ww = 0, uu = 0, u, worst = 0, *gradients = xcalloc(N, sizeof *gradients);
     for (int i = 0; i < N; i++) gradients[i] = (double)g[i];
     if (RULE_HAS(c->rule, WITH_MATRICES)) orthogonalize(&o, gradients, SIDE);
     for (int i = 0; i < N; i++) {
-        exact_step(&o, (double)w[i], gradients[i], lr, 1, &u);
+        exact_step(&o, (double)w[i], gradients[i], root[i], lr, 1, &u);
         ww += (double)w[i] * (double)w[i];
         uu += u * u;
     }
+    double trust = RULE_HAS(c->rule, WITH_TRUST)     ? sqrt(ww / uu)
+                   : RULE_HAS(c->rule, WITH_FACTORS) ? 1 / fmax(1, sqrt(uu / N))
+                                                     : 1;
     for (int i = 0; i < N && !status; i++) {
-        double exact = exact_step(&o, (double)w[i], gradients[i], lr,
-                                  RULE_HAS(c->rule, WITH_TRUST) ? sqrt(ww / uu) : 1, &u);
+        double exact = exact_step(&o, (double)w[i], gradients[i], root[i], lr, trust, &u);
         worst = fmax(worst, fabs((double)after[i] - exact) / fmax(fabs(exact), 0.01));
     }
     *error = worst;
@@ -360,7 +384,7 @@ static json_t *result_json(const struct combination *c, const struct result *r)
 static void result_print(const struct combination *c, const struct result *r)
 {
     double gb = r->moved * (double)r->parameters / r->seconds * 1e-9;
-    printf("%-8s %-9s %-12s %6.2f %6.2f %9.2f %8.2f %6.2f %9.3g %9.2g\n", meopt_rule_name(c->rule),
+    printf("%-9s %-9s %-12s %6.2f %6.2f %9.2f %8.2f %6.2f %9.3g %9.2g\n", meopt_rule_name(c->rule),
            meopt_weight_format_name(c->weights), meopt_state_format_name(c->states), r->held, r->moved,
            r->seconds * 1e3, gb, gb / r->triad, (double)r->parameters / r->seconds, r->error);
     fflush(stdout);

@@ -201,12 +201,14 @@ struct config {
         enum optim_adjust_lr adjust_lr;
         bool trust_clip, always_adapt, decoupled_decay; /* lamb */
         double r, weight_lr_power;                      /* schedule_free */
-        double max_grad_norm;              /* lamb: divide gradients by max(1, norm / this); 0: off */
-        double clip_grad_norm;             /* 0: no clipping */
-        enum optim_clip_mode clip_mode;    /* auto is resolved */
-        enum optim_weights weights;        /* auto: from the preset */
-        enum optim_state state_m, state_v; /* auto: from the preset */
-        enum optim_gradients gradients;    /* auto is resolved */
+        double max_grad_norm;                    /* lamb: divide gradients by max(1, norm / this); 0: off */
+        double eps2, clip_threshold, decay_rate; /* adafactor */
+        bool scale_parameter, relative_step, warmup_init, torch_form; /* adafactor */
+        double clip_grad_norm;                                        /* 0: no clipping */
+        enum optim_clip_mode clip_mode;                               /* auto is resolved */
+        enum optim_weights weights;                                   /* auto: from the preset */
+        enum optim_state state_m, state_v;                            /* auto: from the preset */
+        enum optim_gradients gradients;                               /* auto is resolved */
         enum optim_offload offload;
         double offload_fraction; /* 0 to 1 */
         char *offload_dir;       /* "": the run directory */

@@ -61,8 +61,7 @@ static const struct {
     const char *key, *value;
 } former_defaults[] = {{"data.documents", "apart"}};
 
-/* set to a value different from the default */
-static bool changed(const struct config *c, const char *name)
+bool config_changed(const struct config *c, const char *name)
 {
     int key = config_key_index(name);
     char *text = config_value_text(c, key);
@@ -136,6 +135,7 @@ bool config_frozen(const struct config *c, int64_t depth, int *groups, bool *end
 void resolve_defaults(struct config *c)
 {
     warmup_settle(c);
+    factored_settle(c);
     if (c->model.family == MODEL_FAMILY_AUTO) c->model.family = arch_family(c->model_t.arch);
     if (c->model.family == MODEL_FAMILY_AUTO &&
         (!c->model_t.weight[0] || c->model_t.init == TOWER_INIT_RANDOM))
@@ -233,8 +233,7 @@ int config_cards(const struct config *config, int *first)
     }
 }
 
-/* Writes "it is for lamb", or "it is for lamb, larc": the rules with that trait */
-static void rules_with(unsigned trait, char *text, size_t size)
+void rules_with(unsigned trait, char *text, size_t size)
 {
     size_t n = (size_t)snprintf(text, size, _("it is for"));
     for (int rule = 0, count = 0; rule < RULE_COUNT && n < size; rule++)
@@ -269,7 +268,7 @@ static void check_rule(const struct config *c, combination_bad bad, void *contex
                 {"optim.r", WITH_POINTS},
                 {"optim.weight_lr_power", WITH_POINTS}};
     for (size_t i = 0; i < sizeof only / sizeof *only; i++)
-        if (changed(c, only[i].key) && !(rule->traits & only[i].trait)) {
+        if (config_changed(c, only[i].key) && !(rule->traits & only[i].trait)) {
             char hint[80];
             rules_with(only[i].trait, hint, sizeof hint);
             snprintf(sentence, sizeof sentence, _("%s has no effect on %s"), only[i].key, rule->name);
@@ -278,14 +277,15 @@ static void check_rule(const struct config *c, combination_bad bad, void *contex
     if (c->optim.offload && rule->traits & WITH_MATRICES)
         bad(context, "optim.offload", true, "leave it out",
             "muon steps whole matrices, which are not offloaded");
-    if (changed(c, "optim.state_v") && !(rule->traits & (WITH_V | WITH_MATRICES))) {
+    if (config_changed(c, "optim.state_v") && !(rule->traits & (WITH_V | WITH_MATRICES | WITH_FACTORS))) {
         snprintf(sentence, sizeof sentence, _("optim.state_v has no effect: %s has no second moment"),
                  rule->name);
         bad(context, "optim.state_v", false, "leave it out", sentence);
     }
-    if (!c->optim.offload && (changed(c, "optim.offload_fraction") || changed(c, "optim.offload_dir")))
-        bad(context, changed(c, "optim.offload_dir") ? "optim.offload_dir" : "optim.offload_fraction", false,
-            "set optim.offload", "it has no effect: optim.offload is none");
+    if (!c->optim.offload &&
+        (config_changed(c, "optim.offload_fraction") || config_changed(c, "optim.offload_dir")))
+        bad(context, config_changed(c, "optim.offload_dir") ? "optim.offload_dir" : "optim.offload_fraction",
+            false, "set optim.offload", "it has no effect: optim.offload is none");
 }
 
 /* Reports keys that the objective does not read: of the teacher, of labels, of images or of tokens. The first
@@ -349,7 +349,7 @@ static void check_objective(const struct config *c, combination_bad bad, void *c
             "train.eval knn is for a distillation: a classifier's top-1 is measured without it");
     if (knn && !c->data.val[0])
         bad(context, "train.eval", true, "set data.val", "train.eval knn requires images in data.val");
-    if (!knn && changed(c, "train.knn_bank"))
+    if (!knn && config_changed(c, "train.knn_bank"))
         bad(context, "train.knn_bank", false, "set train.eval: knn",
             "train.knn_bank has no effect: train.eval is loss");
     for (int key = 0; key < config_key_count; key++) {
@@ -362,7 +362,7 @@ static void check_objective(const struct config *c, combination_bad bad, void *c
         }
         size_t i = 0, count = sizeof rows / sizeof *rows;
         while (i < count && strncmp(name, rows[i].prefix, strlen(rows[i].prefix)) != 0) i++;
-        if (i == count || rows[i].objectives & read_by || !changed(c, name)) continue;
+        if (i == count || rows[i].objectives & read_by || !config_changed(c, name)) continue;
         if (knn && strcmp(name, "data.labels") == 0) continue;
         snprintf(sentence, sizeof sentence, _("%s has no effect: train.objective is %s%s"),
                  config_key_here(c, name), objective, text ? _(", of text") : "");
@@ -380,10 +380,10 @@ static void check_lora(const struct config *c, combination_bad bad, void *contex
     static const char *const of_adapters[] = {"lora.alpha", "lora.targets"};
     if (!c->lora.rank && !c->lora.adapter[0])
         for (size_t i = 0; i < sizeof of_adapters / sizeof *of_adapters; i++)
-            if (changed(c, of_adapters[i]))
+            if (config_changed(c, of_adapters[i]))
                 bad(context, of_adapters[i], false, "set lora.rank", "it has no effect: lora.rank is 0");
     if (!c->lora.rank && !c->lora.adapter[0]) return;
-    if (changed(c, "model_s.freeze"))
+    if (config_changed(c, "model_s.freeze"))
         bad(context, "model_s.freeze", true, "leave it out",
             "lora.rank trains adapters alone: all else is frozen already");
     if (c->train.ema > 0)
@@ -397,7 +397,7 @@ static void check_documents(const struct config *c, combination_bad bad, void *c
     if (c->data.documents == DATA_DOCUMENTS_WHOLE && c->train.objective == TRAIN_OBJECTIVE_MASKED)
         bad(context, "data.documents", true, "leave it out: masked tokens are drawn from windows",
             "data.documents whole is for train.objective language");
-    if (changed(c, "data.too_long") &&
+    if (config_changed(c, "data.too_long") &&
         (c->data.documents == DATA_DOCUMENTS_APART || c->data.documents == DATA_DOCUMENTS_JOINED))
         bad(context, "data.too_long", true, "set data.documents: whole",
             "data.too_long has no effect: documents are cut by windows");
@@ -486,6 +486,7 @@ void resolve_check(const struct config *c, combination_bad bad, void *context)
             "optim.min_lr is above optim.lr");
     warmup_check(c, bad, context);
     check_rule(c, bad, context);
+    factored_check(c, bad, context);
     if (config_cards(c, NULL) < 0)
         bad(context, "device.cards", true, "as in 0, or 0,1,3, or [0, 1, 3]; or all",
             "device.cards is not a list of card numbers");

@@ -393,10 +393,13 @@ const struct config_key config_keys[] = {
     REAL("optim.warmup_ratio", NULL, 0, 1, "0", "train",
          "share of all steps for the warm-up, in place of optim.warmup_steps; 0: a tenth, at most 500 steps",
          optim.warmup_ratio),
-    REAL("optim.beta1", NULL, 0, 0.9999999, "0.9", "train", "decay of the first moment", optim.beta1),
+    REAL("optim.beta1", NULL, 0, 0.9999999, "0.9", "train",
+         "decay of the first moment; adafactor: 0, no first moment, if it is not set", optim.beta1),
     REAL("optim.beta2", NULL, 0, 0.9999999, "0.98", "train",
          "decay of the second moment (lion: of the momentum)", optim.beta2),
-    REAL("optim.eps", NULL, 0, 1, "1.0e-6", "train", "term added to the root of the second moment",
+    REAL("optim.eps", NULL, 0, 1, "1.0e-6", "train",
+         "term added to the root of the second moment; adafactor: to squares of gradients (torch_form: the "
+         "least root), 1e-30 if it is not set",
          optim.eps),
     REAL("optim.weight_decay", NULL, 0, 100, "0.05", "train",
          "weight decay of tensors with two or more dimensions", optim.weight_decay),
@@ -431,6 +434,20 @@ const struct config_key config_keys[] = {
          "schedule_free only: power of the learning rate in them", optim.weight_lr_power),
     REAL("optim.max_grad_norm", NULL, 0, 1e9, "0", "train plan",
          "lamb only: divide gradients by max(1, norm / this); 0: off", optim.max_grad_norm),
+    REAL("optim.eps2", NULL, 0, 1, "0.001", "train",
+         "adafactor only: least root mean square of a weight, for scale_parameter", optim.eps2),
+    REAL("optim.clip_threshold", NULL, 0.001, 1e30, "1", "train",
+         "adafactor only: clipping of the update's root mean square (torch: d)", optim.clip_threshold),
+    REAL("optim.decay_rate", NULL, -1000, 0, "-0.8", "train",
+         "adafactor only: beta2 of step t is 1 - t^decay_rate (torch: beta2_decay)", optim.decay_rate),
+    BOOL("optim.scale_parameter", "false", "train",
+         "adafactor only: learning rate times the root mean square of the weight", optim.scale_parameter),
+    BOOL("optim.relative_step", "false", "train", "adafactor only: learning rate at most 1 / sqrt(t)",
+         optim.relative_step),
+    BOOL("optim.warmup_init", "false", "train", "adafactor only: with relative_step, also at most 1e-6 t",
+         optim.warmup_init),
+    BOOL("optim.torch_form", "false", "train",
+         "adafactor only: eps and weight decay as in torch.optim, not transformers", optim.torch_form),
     REAL("optim.clip_grad_norm", NULL, 0, 1e9, "1", "train plan",
          "largest global gradient norm; 0: no clipping", optim.clip_grad_norm),
     CHOICE("optim.clip_mode", optim_clip_mode, "auto", "train plan",
@@ -577,21 +594,5 @@ const char *config_key_spelling(int key, int i)
         for (size_t k = 0; k < aliases[list].count; k++)
             if (strcmp(aliases[list].rows[k][1], config_keys[key].name) == 0 && --i == 0)
                 return aliases[list].rows[k][0];
-    return NULL;
-}
-
-#define WIDER                                                                                                \
-    "states keep their formats: choose wider ones with optim.preset, optim.state_m and optim.state_v"
-
-static const struct config_retired retired[] = {
-    {"optim.adaptive", "false", true, WIDER},
-    {"optim.adaptive_every", NULL, true, WIDER},
-    {"optim.adaptive_threshold", NULL, true, WIDER},
-};
-
-const struct config_retired *config_key_retired(const char *name)
-{
-    for (size_t i = 0; i < sizeof retired / sizeof *retired; i++)
-        if (strcmp(name, retired[i].name) == 0) return &retired[i];
     return NULL;
 }

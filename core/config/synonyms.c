@@ -1,4 +1,4 @@
-/* Names of our keys in other programs: for the hint about an unknown key. */
+/* Names of our keys in other programs, and of keys that were removed: for what is said of an unknown key. */
 #include "core/config/value.h"
 
 #include <ctype.h>
@@ -18,6 +18,7 @@ static const struct {
     {"adam_beta1", "optim.beta1"},
     {"adam_beta2", "optim.beta2"},
     {"epsilon adam_epsilon opt_eps", "optim.eps"},
+    {"beta2_decay", "optim.decay_rate"},
     {"clip_grad grad_clip gradient_clipping clip_norm max_norm", "optim.clip_grad_norm"},
     {"epoch num_epochs num_train_epochs max_epochs", "train.epochs"},
     {"max_steps num_steps total_steps iterations max_iters num_iterations", "train.steps"},
@@ -72,5 +73,23 @@ const char *config_synonym(const char *word)
             if (is(leaf, p, n)) return synonyms[i].key;
             p += n;
         }
+    return NULL;
+}
+
+/* ---- Keys that were removed ---------------------------------------------------------------------------- */
+
+#define WIDER                                                                                                \
+    "states keep their formats: choose wider ones with optim.preset, optim.state_m and optim.state_v"
+
+static const struct config_retired retired[] = {
+    {"optim.adaptive", "false", true, WIDER},
+    {"optim.adaptive_every", NULL, true, WIDER},
+    {"optim.adaptive_threshold", NULL, true, WIDER},
+};
+
+const struct config_retired *config_key_retired(const char *name)
+{
+    for (size_t i = 0; i < sizeof retired / sizeof *retired; i++)
+        if (strcmp(name, retired[i].name) == 0) return &retired[i];
     return NULL;
 }

@@ -65,6 +65,14 @@ void images_check(const char *section, const struct config_images *images, combi
                   void *context);
 void warmup_check(const struct config *config, combination_bad bad, void *context);
 
+/* Adafactor's defaults of keys that other rules share, and keys that it alone has, or has not. */
+void factored_settle(struct config *config);
+void factored_check(const struct config *config, combination_bad bad, void *context);
+/* Returns whether a key is set to a value different from the default. */
+bool config_changed(const struct config *config, const char *name);
+/* Writes "it is for lamb", or "it is for lamb, larc": the rules with that trait. */
+void rules_with(unsigned trait, char *text, size_t size);
+
 /* Reports all problems of a text, in the order of its lines as far as possible: for `config check`. */
 typedef void (*config_report)(void *context, bool fatal, const struct error *problem);
 int config_examine(struct config *config, const char *path, const char *text, size_t bytes, char **overrides,

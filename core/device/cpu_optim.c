@@ -8,16 +8,20 @@
 #include "core/device/threads.h"
 #include "kernels/bf16.h"
 #include "kernels/cpu/optim.h"
-#include "kernels/optim_scale.h"
+#include "kernels/optim_factor.h"
 
 #include <math.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
-static int cpu_optim_create(struct device *dev, size_t tasks, size_t partials, size_t slots,
+/* Of the sums of rows and columns: shares of a tensor, and values of all of them together. */
+enum { FACTOR_PARTS_MOST = 256, FACTOR_PARTS_VALUES = 1 << 23 };
+
+static int cpu_optim_create(struct device *dev, size_t tasks, size_t partials, size_t slots, size_t sums,
                             struct optim_work **work, struct error *err)
 {
-    (void)dev, (void)tasks, (void)partials, (void)slots, (void)err;
+    (void)dev, (void)tasks, (void)partials, (void)slots, (void)sums, (void)err;
     *work = NULL;
     return 0;
 }
@@ -110,6 +114,17 @@ static void check(struct optim_sweep *s)
             s->bad = (int64_t)i;
 }
 
+static void refuse(const struct optim_sweep *s);
+static bool cpu_refused(struct device *dev, struct optim_work *work, struct optim_sweep *s, bool also)
+{
+    (void)dev, (void)work;
+    if (also && s->bad < 0) {
+        s->bad = 0;
+        refuse(s);
+    }
+    return s->bad >= 0;
+}
+
 /* Reports results as a card does when it refuses the step. */
 static void refuse(const struct optim_sweep *s)
 {
@@ -194,6 +209,116 @@ static void cpu_optim_squares(struct device *dev, struct optim_work *work, struc
         struct squares squares = {s->kernels, &s->tasks[i], s->partials};
         threads_run(optim_chunks(s->tasks[i].count) > 1 ? threads_count(s->threads) : 1, squares_run,
                     &squares);
+    }
+}
+
+/* ---- Sums of rows and columns -------------------------------------------------------------------------- */
+
+/* A share of a tensor's chunks, with sums of its own, which are added up at the end: they are exact, in any
+ * order. */
+struct factor_part {
+    int64_t begin, end;        /* groups */
+    int64_t row, rows, matrix; /* its first row, the number of rows and the first matrix */
+    int64_t matrices;
+    double *sums; /* (rows, FACTOR_LEVELS), (matrices, FACTOR_LEVELS, columns) */
+};
+struct factor_sums {
+    const struct optim_kernels *kernels;
+    const struct optim_task *task;
+    struct factor_part parts[FACTOR_PARTS_MOST];
+    int count;
+};
+
+static struct factor_part factor_part(const struct optim_task *t, int part, int parts)
+{
+    int64_t chunks = optim_chunks(t->count), groups = optim_groups(t->count);
+    int64_t begin = threads_share(chunks, part, parts) * OPTIM_CHUNK,
+            end = threads_share(chunks, part + 1, parts) * OPTIM_CHUNK;
+    if (end > groups) end = groups;
+    int64_t stop = end * OPTIM_GROUP < t->count ? end * OPTIM_GROUP : t->count,
+            row = (t->first_element + begin * OPTIM_GROUP) / t->factors.columns,
+            last = (t->first_element + stop - 1) / t->factors.columns, matrix = row / t->factors.rows;
+    return (struct factor_part){begin, end, row, last - row + 1, matrix, last / t->factors.rows - matrix + 1,
+                                NULL};
+}
+
+static void factor_sums_run(void *context, int thread, int threads)
+{
+    const struct factor_sums *s = context;
+    for (int i = thread; i < s->count; i += threads) {
+        const struct factor_part *p = &s->parts[i];
+        s->kernels->factor_sums(s->task, p->begin, p->end, p->sums, p->sums + p->rows * FACTOR_LEVELS);
+    }
+}
+
+static void factor_part_add(const struct optim_task *t, const struct factor_part *p, double *sums)
+{
+    int64_t each = t->factors.columns * FACTOR_LEVELS, rows = p->rows * FACTOR_LEVELS;
+    double *row = sums + p->row * FACTOR_LEVELS,
+           *column = sums + t->factors.matrices * t->factors.rows * FACTOR_LEVELS + p->matrix * each;
+    for (int64_t i = 0; i < rows; i++) row[i] += p->sums[i];
+    for (int64_t i = 0; i < p->matrices * each; i++) column[i] += p->sums[rows + i];
+}
+
+/* One part adds to the caller's sums; so do all if there is no memory for their own. */
+static void cpu_factor_sums(struct device *dev, struct optim_work *work, struct optim_sweep *sweep,
+                            size_t task, double *sums)
+{
+    (void)dev, (void)work;
+    const struct optim_task *t = &sweep->tasks[task];
+    if (!t->count) return;
+    struct factor_sums s = {.kernels = sweep->kernels, .task = t};
+    int64_t most = FACTOR_PARTS_VALUES / (t->factors.columns * FACTOR_LEVELS),
+            chunks = optim_chunks(t->count);
+    int parts = threads_count(sweep->threads);
+    if (parts > most) parts = most > 1 ? (int)most : 1;
+    if (parts > chunks) parts = (int)chunks;
+    if (parts > FACTOR_PARTS_MOST) parts = FACTOR_PARTS_MOST;
+    size_t values = 0;
+    for (s.count = 0; s.count < parts; s.count++) {
+        struct factor_part *p = &s.parts[s.count];
+        *p = factor_part(t, s.count, parts);
+        values += (size_t)(p->rows + p->matrices * t->factors.columns) * FACTOR_LEVELS;
+    }
+    double *own = parts > 1 ? calloc(values, sizeof *own) : NULL, *at = own;
+    if (!own) {
+        struct factor_part p = factor_part(t, 0, 1);
+        s.kernels->factor_sums(
+            t, p.begin, p.end, sums + p.row * FACTOR_LEVELS,
+            sums + (t->factors.matrices * t->factors.rows + p.matrix * t->factors.columns) * FACTOR_LEVELS);
+        return;
+    }
+    for (int i = 0; i < parts; i++) {
+        s.parts[i].sums = at;
+        at += (s.parts[i].rows + s.parts[i].matrices * t->factors.columns) * FACTOR_LEVELS;
+    }
+    threads_run(parts, factor_sums_run, &s);
+    for (int i = 0; i < parts; i++) factor_part_add(t, &s.parts[i], sums);
+    free(own);
+}
+
+static void cpu_factor_means(struct device *dev, struct optim_work *work, struct optim_sweep *sweep,
+                             size_t task, const double *sums)
+{
+    (void)dev, (void)work;
+    const struct optim_task *t = &sweep->tasks[task];
+    const struct optim_factors *f = &t->factors;
+    for (int64_t b = 0; b < f->matrices; b++) {
+        const double *columns = sums + (f->matrices * f->rows + b * f->columns) * FACTOR_LEVELS;
+        double part[FACTOR_PARTS] = {0}, sum = 0;
+        for (int64_t i = 0; i < f->rows; i++) {
+            float *mean = &f->row_means[b * f->rows + i];
+            double total = factor_total(sums + (b * f->rows + i) * FACTOR_LEVELS, 1);
+            *mean = factor_average(*mean, total, f->columns, &t->s);
+            part[i % FACTOR_PARTS] += (double)*mean;
+        }
+        for (int i = 0; i < FACTOR_PARTS; i++) sum += part[i];
+        for (int64_t i = b * f->rows; i < (b + 1) * f->rows; i++)
+            f->row_quotients[i] = factor_quotient(f->row_means[i], sum, f->rows, &t->s);
+        for (int64_t j = 0; j < f->columns; j++) {
+            float *mean = &f->column_means[b * f->columns + j];
+            *mean = factor_average(*mean, factor_total(columns + j, f->columns), f->rows, &t->s);
+        }
     }
 }
 
@@ -306,6 +431,9 @@ const struct device_optim cpu_optim = {
     .destroy = cpu_optim_destroy,
     .step = cpu_optim_step,
     .squares = cpu_optim_squares,
+    .factor_sums = cpu_factor_sums,
+    .factor_means = cpu_factor_means,
+    .refused = cpu_refused,
     .results = cpu_optim_results,
     .resume = cpu_optim_resume,
     .clear = cpu_optim_clear,

@@ -145,13 +145,23 @@ struct optim_work;
 struct device_optim {
     bool asynchronous; /* results take time: request those of many tensors at once */
     /* Allocates work for sweeps over up to that many tasks and results, and `slots` for chunks that are
-     * shared with other ranks (combine; else 0). Destroy it also after a failure. */
-    int (*create)(struct device *, size_t tasks, size_t partials, size_t slots, struct optim_work **,
-                  struct error *);
+     * shared with other ranks (combine; else 0), and `sums` of rows and columns. Destroy it also after a
+     * failure. */
+    int (*create)(struct device *, size_t tasks, size_t partials, size_t slots, size_t sums,
+                  struct optim_work **, struct error *);
     void (*destroy)(struct device *, struct optim_work *);
     void (*step)(struct device *, struct optim_work *, struct optim_sweep *);
     /* Computes gradient_squares of gradients and accumulators; bad_groups: some value is not finite. */
     void (*squares)(struct device *, struct optim_work *, struct optim_sweep *);
+    /* Adafactor, for a task of the sweep with row and column means: adds up its squared gradients by rows and
+     * columns; then updates the means from such sums. sums: on the host, zeros at first; NULL, on
+     * a card: in its own memory. */
+    void (*factor_sums)(struct device *, struct optim_work *, struct optim_sweep *, size_t task,
+                        double *sums);
+    void (*factor_means)(struct device *, struct optim_work *, struct optim_sweep *, size_t task,
+                         const double *sums);
+    /* Returns whether the gradients of the sweep were refused by its check; refuse: they are now. */
+    bool (*refused)(struct device *, struct optim_work *, struct optim_sweep *, bool refuse);
     /* Waits for the results of all sweeps that were not waited for. */
     void (*results)(struct device *, struct optim_work *, struct optim_partial *, size_t count);
     /* Gives new work the results that other work has found: those of its first `count` chunks. */

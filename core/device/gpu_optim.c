@@ -2,6 +2,7 @@
  * one table of rows on the card and one launch per pair of state formats in it. */
 #include "core/device/gpu.h"
 #include "kernels/cpu/optim.h"
+#include "kernels/optim_factor.h"
 
 #include <stdlib.h>
 
@@ -11,6 +12,7 @@ struct optim_work {
     void *tasks, *partials; /* card: the table; struct optim_partial */
     void *slots;            /* card: struct optim_partial of whole tensors, parts of which other ranks hold */
     void *proceed;          /* card: an int, whether to step */
+    void *sums;             /* card: sums of rows and columns of one tensor */
 };
 
 static void gpu_optim_destroy(struct device *dev, struct optim_work *work)
@@ -20,12 +22,13 @@ static void gpu_optim_destroy(struct device *dev, struct optim_work *work)
     device_free(dev, work->partials);
     device_free(dev, work->slots);
     device_free(dev, work->proceed);
+    device_free(dev, work->sums);
     free(work->table);
     free(work);
 }
 
 /* Counted on dry cards, too. */
-static int gpu_optim_create(struct device *dev, size_t tasks, size_t partials, size_t slots,
+static int gpu_optim_create(struct device *dev, size_t tasks, size_t partials, size_t slots, size_t sums,
                             struct optim_work **work, struct error *err)
 {
     size_t rows = tasks ? tasks : 1;
@@ -43,7 +46,9 @@ static int gpu_optim_create(struct device *dev, size_t tasks, size_t partials, s
                                 "norms of the optimizer", err);
     if (w->partials && !w->slots == !slots)
         w->proceed = device_alloc(dev, MEMORY_WORKSPACE, sizeof(int32_t), "norms of the optimizer", err);
-    return w->proceed ? 0 : EXIT_CARD_MEMORY;
+    if (w->proceed && sums)
+        w->sums = device_alloc(dev, MEMORY_WORKSPACE, sums * sizeof(double), "sums of the optimizer", err);
+    return w->proceed && !w->sums == !sums ? 0 : EXIT_CARD_MEMORY;
 }
 
 /* Kernels compiled for one pair of state formats, and the generic one. */
@@ -139,18 +144,80 @@ static void *norms_of(struct device *dev, const struct optim_work *w, struct opt
     return w->slots;
 }
 
+/* Before the rows of a sweep are uploaded: whether gradients may be refused, by a check or a clip. */
+static void proceed_begin(struct device *dev, struct optim_work *w, struct optim_sweep *s)
+{
+    static const int32_t yes = 1;
+    bool clips = s->clip && s->clip->refuses;
+    if (s->check || (clips && s->clip->first)) dev->upload(dev, w->proceed, &yes, sizeof yes);
+    if (clips) s->clip->first = false;
+    s->checked = s->checked || s->check || clips;
+    s->check = false;
+}
+
+static bool gpu_optim_refused(struct device *dev, struct optim_work *w, struct optim_sweep *s, bool also)
+{
+    static const int32_t no = 0;
+    int32_t proceed = 1;
+    if (also) {
+        dev->upload(dev, w->proceed, &no, sizeof no);
+        s->checked = true;
+    } else if (s->checked) dev->download(dev, &proceed, w->proceed, sizeof proceed);
+    return also || !proceed;
+}
+
+/* One task as the only row of the table. */
+static void factor_row(struct device *dev, struct optim_work *w, struct optim_sweep *s, size_t task)
+{
+    proceed_begin(dev, w, s);
+    w->table[0] = (struct optim_row){s->tasks[task], 0, 0, 0, s->checked ? w->proceed : NULL};
+    dev->upload(dev, w->tasks, w->table, sizeof *w->table);
+    if (s->clip) clip_rows(dev, w, s->clip, 1);
+}
+
+static size_t factor_bytes(const struct optim_factors *f)
+{
+    return (size_t)(f->matrices * (f->rows + f->columns)) * FACTOR_LEVELS * sizeof(double);
+}
+
+static void gpu_factor_sums(struct device *dev, struct optim_work *w, struct optim_sweep *s, size_t task,
+                            double *sums)
+{
+    enum {
+        ROWS_PER_BLOCK = GPU_THREADS / 64,
+        STRIP = 32
+    }; /* with waves of 32 half of the blocks have no row */
+    const struct optim_task *t = &s->tasks[task];
+    const struct optim_factors *f = &t->factors;
+    dev->ops->fill(dev, w->sums, 0, factor_bytes(f));
+    if (t->count) {
+        int64_t first = t->first_element / f->columns, last = (t->first_element + t->count - 1) / f->columns,
+                rows = last - first + 1, matrices = last / f->rows - first / f->rows + 1,
+                strips = (f->columns + STRIP - 1) / STRIP;
+        factor_row(dev, w, s, task);
+        void *arguments[] = {&w->tasks, &w->sums};
+        gpu_launch(dev, "optim_factor_rows", (rows + ROWS_PER_BLOCK - 1) / ROWS_PER_BLOCK, 1, arguments);
+        gpu_launch(dev, "optim_factor_columns", matrices * strips, 1, arguments);
+    }
+    if (sums) dev->download(dev, sums, w->sums, factor_bytes(f));
+}
+
+static void gpu_factor_means(struct device *dev, struct optim_work *w, struct optim_sweep *s, size_t task,
+                             const double *sums)
+{
+    const struct optim_factors *f = &s->tasks[task].factors;
+    if (sums) dev->upload(dev, w->sums, sums, factor_bytes(f));
+    factor_row(dev, w, s, task);
+    gpu_launch(dev, "optim_factor_means", f->matrices, 1, (void *[]){&w->tasks, &w->sums});
+}
+
 static void gpu_optim_step(struct device *dev, struct optim_work *w, struct optim_sweep *s)
 {
     struct launch launches[VARIANTS];
     struct range results = {INT64_MAX, 0};
-    static const int32_t yes = 1;
     bool ask = s->check;
     int rows = 0;
-    bool clips = s->clip && s->clip->refuses;
-    if (ask || (clips && s->clip->first)) dev->upload(dev, w->proceed, &yes, sizeof yes);
-    if (clips) s->clip->first = false;
-    s->checked = s->checked || ask || clips;
-    s->check = false;
+    proceed_begin(dev, w, s);
     for (size_t v = 0; v < VARIANTS; v++) {
         launches[v] = fill_table(w, s, v, rows, &results);
         rows += launches[v].rows;
@@ -231,6 +298,9 @@ const struct device_optim gpu_optim = {
     .destroy = gpu_optim_destroy,
     .step = gpu_optim_step,
     .squares = gpu_optim_squares,
+    .factor_sums = gpu_factor_sums,
+    .factor_means = gpu_factor_means,
+    .refused = gpu_optim_refused,
     .results = gpu_optim_results,
     .resume = gpu_optim_resume,
     .clear = gpu_optim_clear,

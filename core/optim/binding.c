@@ -70,6 +70,9 @@ int meopt_set_group(struct meopt *opt, size_t tensor, const struct meopt_group *
     if (RULE_HAS(changed.rule, WITH_MOMENTUM) && group->momentum != 0 && changed.layout.m == STATE_NONE)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s was created without momentum",
                           changed.name);
+    if (RULE_HAS(changed.rule, WITH_FACTORS) && group->beta1 != 0 && changed.layout.m == STATE_NONE)
+        return optim_fail(err, MEOPT_BAD_ARGUMENT,
+                          "tensor %.100s was created without a first moment (beta1 0)", changed.name);
     opt->tensors[tensor] = changed;
     return MEOPT_OK;
 }
@@ -147,6 +150,14 @@ int meopt_state_view(const struct meopt *opt, size_t tensor, enum meopt_view whi
         return optim_fail(err, MEOPT_BAD_ARGUMENT,
                           "tensor %.100s is offloaded: its state has no address; use meopt_state_save",
                           t->name);
+    if (which == MEOPT_VIEW_ROWS || which == MEOPT_VIEW_COLUMNS) {
+        size_t rows = (size_t)(l->matrices * l->rows), columns = (size_t)(l->matrices * l->columns);
+        bool row = which == MEOPT_VIEW_ROWS;
+        *p = t->factors ? t->factors + (row ? 0 : rows) : NULL;
+        *bytes = (row ? rows : columns) * sizeof(float);
+        *format = t->factors ? STATE_F32 : -1;
+        return MEOPT_OK;
+    }
     bool any = views[which].each && l->groups;
     *p = any ? views[which].p : NULL;
     *bytes = any ? views[which].each * (size_t)l->groups : 0;
@@ -176,14 +187,15 @@ int meopt_plan_tensor_sized(size_t size, const struct meopt_options *options,
     return MEOPT_OK;
 }
 
-/* Checks the arguments of an import or export: m and v must be given exactly if the rule has them. */
+/* Checks the arguments of an import or export: v must be given exactly if the tensor has one, and m always.
+ * Without moments, no elements set the number of updates. */
 static int moments_check(const struct meopt *opt, size_t tensor, int64_t first, int64_t count, const void *m,
                          const void *v, struct meopt_error *err)
 {
     int status = optim_range_check(opt, tensor, first, count, m, err);
     if (status) return status;
     const struct tensor *t = &opt->tensors[tensor];
-    if (t->layout.m == STATE_NONE)
+    if (t->layout.m == STATE_NONE && t->layout.v == STATE_NONE && (count || !t->layout.matrices))
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s has no moments", t->name);
     if ((v != NULL) != (t->layout.v != STATE_NONE) && count)
         return optim_fail(err, MEOPT_BAD_ARGUMENT,
@@ -209,7 +221,8 @@ int meopt_moments_import(struct meopt *opt, size_t tensor, int64_t first, int64_
             return optim_fail(err, MEOPT_NOT_FINITE,
                               "moments for %.100s hold a NaN, an infinity or a negative second moment",
                               t->name);
-    bool exact = t->layout.m == STATE_F32 && (t->layout.v == STATE_F32 || t->layout.v == STATE_NONE);
+    bool exact = (t->layout.m == STATE_F32 || t->layout.m == STATE_NONE) &&
+                 (t->layout.v == STATE_F32 || t->layout.v == STATE_NONE);
     for (int64_t i = 0; i < count && !exact; i++)
         if (fabsf(m[i]) > 0x1p126f || (v && v[i] > 0x1p126f))
             return optim_fail(

@@ -34,7 +34,7 @@ struct block {
     void **p;
     size_t bytes;
 };
-enum { BLOCKS = 4 };
+enum { BLOCKS = 5 };
 static void blocks_of(struct tensor *t, struct block blocks[BLOCKS])
 {
     const struct layout *l = &t->layout;
@@ -43,6 +43,7 @@ static void blocks_of(struct tensor *t, struct block blocks[BLOCKS])
     blocks[1] = (struct block){PART_WEIGHTS, &t->copy, l->copy_bytes ? count * 2 : 0};
     blocks[2] = (struct block){PART_WEIGHTS, &t->correction, l->residual_bytes};
     blocks[3] = (struct block){PART_STATE, (void **)&t->state, l->state_bytes};
+    blocks[4] = (struct block){PART_FACTORS, (void **)&t->factors, l->factor_bytes};
 }
 
 static void *copy_allocate(const struct tensor *t, size_t bytes, int *status, struct meopt_error *err)

@@ -19,6 +19,20 @@ void layout_state(struct layout *l)
     l->state_bytes = l->average_at + rounded(l->average_bytes);
 }
 
+/* The factored second moment: of matrices of the last two dimensions, as in torch.optim and transformers. A
+ * vector has v instead. */
+static void layout_factors(struct layout *l, const struct meopt_options *o, const struct meopt_tensor *tensor)
+{
+    if (o->beta1 == 0) l->m = STATE_NONE;
+    l->v = tensor->ndim < 2 ? STATE_F32 : STATE_NONE;
+    if (tensor->ndim < 2) return;
+    l->rows = tensor->shape[tensor->ndim - 2];
+    l->columns = tensor->shape[tensor->ndim - 1];
+    l->matrices = l->rows > 0 && l->columns > 0;
+    for (int d = 0; d < tensor->ndim - 2; d++) l->matrices *= tensor->shape[d];
+    l->factor_bytes = rounded((factor_count(l) + (size_t)(l->matrices * l->rows)) * sizeof(float));
+}
+
 void layout_plan(struct layout *l, const struct meopt_options *o, const struct meopt_tensor *tensor)
 {
     memset(l, 0, sizeof *l);
@@ -40,6 +54,7 @@ void layout_plan(struct layout *l, const struct meopt_options *o, const struct m
     l->v = keep ? STATE_F32 : o->second_moment;
     if (!RULE_HAS(tensor->rule, WITH_V)) l->v = STATE_NONE;
     if (RULE_HAS(tensor->rule, WITH_MOMENTUM) && o->momentum == 0) l->m = STATE_NONE;
+    if (RULE_HAS(tensor->rule, WITH_FACTORS)) layout_factors(l, o, tensor);
     l->accumulator = o->accumulator < 0 ? STATE_NONE : keep ? STATE_F32 : o->accumulator;
 
     size_t count = (size_t)l->count, groups = (size_t)l->groups;
@@ -60,11 +75,11 @@ void layout_add(struct meopt_bytes *bytes, const struct layout *l, bool callers_
     bytes->weights += l->weight_bytes;
     bytes->copy += l->copy_bytes;
     bytes->correction += l->residual_bytes;
-    bytes->moments += l->state_bytes;
+    bytes->moments += l->state_bytes + l->factor_bytes;
     bytes->scales += l->scale_bytes;
     bytes->accumulators += l->accumulator_bytes;
-    bytes->total +=
-        l->weight_bytes + l->copy_bytes + l->residual_bytes + l->state_bytes + l->accumulator_bytes;
+    bytes->total += l->weight_bytes + l->copy_bytes + l->residual_bytes + l->state_bytes + l->factor_bytes +
+                    l->accumulator_bytes;
     bytes->callers += (callers_weights ? l->weight_bytes : 0) + (callers_copy ? l->copy_bytes : 0);
 }
 

@@ -199,6 +199,7 @@ static struct optim_task piece_task(const struct meopt *opt, const struct optim_
     size_t at = (size_t)first, gradient = whole->gradient_format == GRADIENT_F32 ? 4 : 2;
     task.count = left < p->groups * OPTIM_GROUP ? left : p->groups * OPTIM_GROUP;
     task.first_group += p->group;
+    task.first_element += first;
     task.first_partial += p->group / OPTIM_CHUNK;
     if (whole->gradient_format == GRADIENT_ACCUMULATOR) {
         task.gradient =

@@ -13,10 +13,12 @@ struct optim_task task_of(const struct meopt *opt, const struct tensor *t)
 {
     const struct layout *l = &t->layout;
     uint64_t seed = opt->options.seed;
+    float *columns = t->factors ? t->factors + l->matrices * l->rows : NULL;
     return (struct optim_task){
         .count = l->count,
         .whole = t->whole,
         .first_group = t->first / OPTIM_GROUP,
+        .first_element = t->whole ? t->first : 0, /* else the shape is that of the memory here */
         .first_partial = (int64_t)t->first_partial,
         .rule = t->rule,
         .weight_format = l->weights,
@@ -32,6 +34,8 @@ struct optim_task task_of(const struct meopt *opt, const struct tensor *t)
         .v = t->state ? t->state + l->v_at : NULL,
         .scales = t->state ? t->state + l->scales_at : NULL,
         .key = {(uint32_t)seed, (uint32_t)(seed >> 32) ^ t->key},
+        .factors = {l->matrices, l->rows, l->columns, t->factors, columns,
+                    t->factors ? t->factors + factor_count(l) : NULL},
     };
 }
 
@@ -45,6 +49,8 @@ static void clear_block(const struct meopt *opt, const struct tensor *t, void *b
 void state_clear(const struct meopt *opt, struct tensor *t)
 {
     const struct layout *l = &t->layout;
+    if (t->factors && !opt->options.dry) /* also of a part without elements */
+        opt->device->optim->clear(opt->device, t->factors, l->factor_bytes, 1, 1);
     if (!t->state) return;
     clear_block(opt, t, t->state, l->v_at);
     clear_block(opt, t, t->state + l->v_at, l->scales_at - l->v_at);
@@ -95,10 +101,12 @@ static int tensor_create(struct meopt *opt, struct tensor *t, const struct meopt
     if (!status) status = tensor_get(opt, t, MEOPT_MEMORY_COPY, l->copy_bytes, &t->copy, err);
     if (!status && !t->offloaded)
         status = tensor_get(opt, t, MEOPT_MEMORY_CORRECTION, l->residual_bytes, &t->correction, err);
-    void *state = NULL;
+    void *state = NULL, *factors = NULL;
     if (!status && !t->offloaded)
         status = tensor_get(opt, t, MEOPT_MEMORY_MOMENTS, l->state_bytes, &state, err);
     t->state = state;
+    if (!status) status = tensor_get(opt, t, MEOPT_MEMORY_MOMENTS, l->factor_bytes, &factors, err);
+    t->factors = factors;
     if (!status && !opt->options.accumulator_sets)
         status = tensor_get(opt, t, MEOPT_MEMORY_ACCUMULATOR, l->accumulator_bytes, &t->accumulator, err);
     if (status) return status;
@@ -157,6 +165,7 @@ static void tensor_destroy(const struct meopt *opt, struct tensor *t)
     point_forget(opt, t);
     if (!opt->accumulators)
         memory_release(&opt->options, MEOPT_MEMORY_ACCUMULATOR, t->accumulator, l->accumulator_bytes);
+    memory_release(&opt->options, MEOPT_MEMORY_MOMENTS, t->factors, l->factor_bytes);
     memory_release(&opt->options, MEOPT_MEMORY_MOMENTS, t->state, l->state_bytes);
     memory_release(&opt->options, MEOPT_MEMORY_CORRECTION, t->correction, l->residual_bytes);
     if (t->own_copy) memory_release(&opt->options, MEOPT_MEMORY_COPY, t->copy, l->copy_bytes);
@@ -169,8 +178,10 @@ static void tensor_destroy(const struct meopt *opt, struct tensor *t)
 static int results_grow(struct meopt *opt, size_t before, struct meopt_error *err)
 {
     const struct device_optim *optim = opt->device->optim;
-    size_t chunks = 0, slots = 0;
+    size_t chunks = 0, slots = 0, most = 0;
     for (size_t i = 0; i < opt->count; i++) {
+        size_t values = factor_values(&opt->tensors[i].layout);
+        most = values > most ? values : most;
         opt->tensors[i].first_partial = chunks;
         chunks += (size_t)chunks_of(&opt->tensors[i]);
         slots += optim_slots(opt, &opt->tensors[i]);
@@ -185,7 +196,7 @@ static int results_grow(struct meopt *opt, size_t before, struct meopt_error *er
     struct optim_work *work;
     struct error why = {0};
     if (optim->create(opt->device, opt->count, chunks + muon_chunks(opt), opt->options.combine ? slots : 0,
-                      &work, &why)) {
+                      most, &work, &why)) {
         optim->destroy(opt->device, work);
         return optim_fail(err, MEOPT_NO_MEMORY, "%.200s", why.what);
     }

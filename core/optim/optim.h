@@ -17,6 +17,8 @@ struct layout {
     bool average;                   /* the state has an average of the weights, at average_at */
     size_t weight_bytes, copy_bytes, residual_bytes, state_bytes, accumulator_bytes;
     size_t v_at, scales_at, scale_bytes, average_at, average_bytes, accumulator_scales_at;
+    int64_t matrices, rows, columns; /* adafactor: matrices of the whole tensor; 0: none, or a vector */
+    size_t factor_bytes;             /* of tensor.factors */
 };
 
 /* Of the average of a rule WITH_POINTS. */
@@ -43,6 +45,7 @@ struct tensor {
     uint32_t key;             /* of the random numbers: a hash of the name */
     void *weights, *copy, *correction, *accumulator;
     uint8_t *state;
+    float *factors; /* adafactor: row means, column means, row quotients; never offloaded */
     bool own_weights, own_copy;
     bool offloaded;                               /* state and correction are NULL: offload.h */
     int64_t updates;                              /* steps taken */
@@ -169,6 +172,20 @@ const struct meopt_options *tensor_options(const struct meopt *opt, const struct
                                            struct meopt_options *own);
 /* Returns the averaging after the tensor's next step, WITH_POINTS; *lr is multiplied by the warm-up. */
 struct averaging averaging_next(const struct meopt_options *o, const struct tensor *tensor, double *lr);
+/* Returns the values of row and column means, which are the saved part of tensor.factors. */
+static inline size_t factor_count(const struct layout *l)
+{
+    return (size_t)l->matrices * (size_t)(l->rows + l->columns);
+}
+/* Returns adafactor's learning rate of a tensor's next update before the norms of weight and update are
+ * known. */
+double factored_rate(const struct meopt *opt, const struct tensor *tensor);
+/* Updates row and column means from the gradients of a sweep, over all handles that hold parts. Where these
+ * were refused (sweep->bad, on a card its check), or after a failure, nothing has changed. */
+int factors_update(struct meopt *opt, const size_t *tensors, struct optim_sweep *sweep,
+                   struct meopt_error *err);
+/* Returns the number of sums over rows and columns of a tensor. */
+size_t factor_values(const struct layout *layout);
 struct optim_scalars step_scalars(const struct meopt *opt, const struct tensor *tensor, double scale);
 
 /* Returns the device's error, if it failed. */
@@ -189,7 +206,7 @@ int trained_release(const struct meopt *opt, const struct tensor *t, struct tens
 
 /* tensor_hold gives the host access to a tensor: on the CPU the tensor itself, on a card copies of the given
  * parts (other pointers are NULL). tensor_release frees the copies, after storing them if `changed`. */
-enum { PART_WEIGHTS = 1, PART_STATE = 2 }; /* weights: with their copy and correction */
+enum { PART_WEIGHTS = 1, PART_STATE = 2, PART_FACTORS = 4 }; /* weights: with their copy and correction */
 int tensor_hold(const struct meopt *opt, const struct tensor *t, unsigned parts, struct tensor *host,
                 struct meopt_error *err);
 int tensor_release(const struct meopt *opt, const struct tensor *t, struct tensor *host, bool changed,

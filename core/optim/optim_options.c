@@ -1,6 +1,7 @@
 /* Names, presets and checks of the options: see core/meopt.h. */
 #include "core/optim/muon.h"
 #include "core/base/translate.h"
+#include "kernels/optim_factor.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -117,7 +118,7 @@ int meopt_options_init_sized(size_t tensor_size, struct meopt_options *options, 
         .size = size,
         .tensor_size = tensor_size,
         .rule = rule,
-        .beta1 = 0.9,
+        .beta1 = RULE_HAS(rule, WITH_FACTORS) ? 0 : 0.9,
         .beta2 = optim_rules[rule].beta2,
         .eps = optim_rules[rule].eps,
         .momentum = optim_rules[rule].momentum,
@@ -132,6 +133,9 @@ int meopt_options_init_sized(size_t tensor_size, struct meopt_options *options, 
         .ns_eps = 1e-7,
         .ns_dtype = MEOPT_BF16,
         .weight_lr_power = 2,
+        .eps2 = 1e-3,
+        .clip_threshold = 1,
+        .decay_rate = -0.8,
     };
     struct_copy_out(options, size, &o, sizeof o);
     return MEOPT_OK;
@@ -189,6 +193,42 @@ int options_read(struct meopt_options *to, const struct meopt_options *from, str
     return options_check(to, err);
 }
 
+/* Checks what a rule needs beyond ranges. */
+static int rule_options_check(const struct meopt_options *o, struct meopt_error *err)
+{
+    if (o->average_decay > 0 && RULE_HAS(o->rule, WITH_MOMENTUM) && o->momentum == 0)
+        return optim_fail(err, MEOPT_BAD_ARGUMENT,
+                          "an average of the weights needs a rule with moments, %s "
+                          "has momentum 0",
+                          meopt_rule_name(o->rule));
+    if (RULE_HAS(o->rule, WITH_POINTS)) {
+        if (o->beta1 == 0)
+            return out_of_range(err, "beta1", o->beta1,
+                                "above 0 for schedule_free, to compute x from y and z");
+        if (o->average_decay > 0)
+            return optim_fail(err, MEOPT_BAD_ARGUMENT,
+                              "average_decay is %g, expected 0: the weights of %s are an average already",
+                              o->average_decay, meopt_rule_name(o->rule));
+        if (o->first_moment == MEOPT_STATE_4BIT ||
+            (o->first_moment == MEOPT_STATE_8BIT && o->second_moment == MEOPT_STATE_4BIT))
+            return optim_fail(err, MEOPT_BAD_ARGUMENT,
+                              "first_moment %s with second_moment %s is too coarse for z - y of %s; use "
+                              "bf16, or 8bit for both",
+                              meopt_state_format_name(o->first_moment),
+                              meopt_state_format_name(o->second_moment), meopt_rule_name(o->rule));
+    }
+    if (RULE_HAS(o->rule, WITH_FACTORS)) {
+        if (o->average_decay > 0 && o->beta1 == 0)
+            return optim_fail(err, MEOPT_BAD_ARGUMENT,
+                              "an average of the weights needs a first moment, %s has beta1 0: set beta1",
+                              meopt_rule_name(o->rule));
+        if (o->scale_parameter && o->eps2 == 0)
+            return optim_fail(err, MEOPT_BAD_ARGUMENT,
+                              "eps2 is 0 with scale_parameter: a weight of zeros would never move");
+    }
+    return MEOPT_OK;
+}
+
 int options_check(const struct meopt_options *o, struct meopt_error *err)
 {
     const struct range {
@@ -225,6 +265,13 @@ int options_check(const struct meopt_options *o, struct meopt_error *err)
         {"warmup_steps", (double)o->warmup_steps, 0, 1e15, "not negative"},
         {"r", o->r, 0, 10, "between 0 and 10"},
         {"weight_lr_power", o->weight_lr_power, 0, 10, "between 0 and 10"},
+        {"eps2", o->eps2, 0, 1, "between 0 and 1"},
+        {"clip_threshold", o->clip_threshold, 1e-3, 1e30, "at least 0.001"},
+        {"decay_rate", o->decay_rate, -1e3, 0, "between -1000 and 0"},
+        {"scale_parameter", o->scale_parameter, 0, 1, "0 or 1"},
+        {"relative_step", o->relative_step, 0, 1, "0 or 1"},
+        {"warmup_init", o->warmup_init, 0, o->relative_step ? 1 : 0, "0, or 1 with relative_step 1"},
+        {"torch_form", o->torch_form, 0, 1, "0 or 1"},
     };
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
         if (!(ranges[i].value >= ranges[i].min && ranges[i].value <= ranges[i].max))
@@ -235,27 +282,8 @@ int options_check(const struct meopt_options *o, struct meopt_error *err)
                           "offload to host memory requires a card: states are in host memory already");
     if (o->offload == MEOPT_OFFLOAD_FILE && !o->dry && !o->offload_dir)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "offloading to a file requires offload_dir");
-    if (o->average_decay > 0 && RULE_HAS(o->rule, WITH_MOMENTUM) && o->momentum == 0)
-        return optim_fail(err, MEOPT_BAD_ARGUMENT,
-                          "an average of the weights needs a rule with moments, %s "
-                          "has momentum 0",
-                          meopt_rule_name(o->rule));
-    if (RULE_HAS(o->rule, WITH_POINTS)) {
-        if (o->beta1 == 0)
-            return out_of_range(err, "beta1", o->beta1,
-                                "above 0 for schedule_free, to compute x from y and z");
-        if (o->average_decay > 0)
-            return optim_fail(err, MEOPT_BAD_ARGUMENT,
-                              "average_decay is %g, expected 0: the weights of %s are an average already",
-                              o->average_decay, meopt_rule_name(o->rule));
-        if (o->first_moment == MEOPT_STATE_4BIT ||
-            (o->first_moment == MEOPT_STATE_8BIT && o->second_moment == MEOPT_STATE_4BIT))
-            return optim_fail(err, MEOPT_BAD_ARGUMENT,
-                              "first_moment %s with second_moment %s is too coarse for z - y of %s; use "
-                              "bf16, or 8bit for both",
-                              meopt_state_format_name(o->first_moment),
-                              meopt_state_format_name(o->second_moment), meopt_rule_name(o->rule));
-    }
+    int status = rule_options_check(o, err);
+    if (status) return status;
     if (o->reserved_adapt_every)
         return optim_fail(err, MEOPT_BAD_ARGUMENT,
                           "adapt_every is %d, expected 0: formats that widen during a run were removed; "
@@ -266,13 +294,33 @@ int options_check(const struct meopt_options *o, struct meopt_error *err)
                           "rule %s cannot be offloaded: its matrices step whole; set options.offload to 0",
                           meopt_rule_name(o->rule));
     if ((RULE_HAS(o->rule, WITH_V) || RULE_HAS(o->rule, WITH_MATRICES)) && !RULE_HAS(o->rule, WITH_POINTS) &&
-        OPTIM_LOW_BIT(o->second_moment) &&
-        o->beta1 * o->beta1 >= o->beta2)
+        OPTIM_LOW_BIT(o->second_moment) && o->beta1 * o->beta1 >= o->beta2)
         return optim_fail(err, MEOPT_BAD_ARGUMENT,
                           "a second moment of 8 or 4 bits needs beta1^2 < beta2, got %g and %g", o->beta1,
                           o->beta2);
     return MEOPT_OK;
 }
+
+/* Rows and columns of a tensor are those of the whole, and their sums are exact up to FACTOR_MOST elements.
+ */
+static int factors_check(const struct meopt_tensor *t, const struct meopt_options *o, struct meopt_error *err)
+{
+    if (o->reduce && !(t->flags & MEOPT_PART))
+        return optim_fail(
+            err, MEOPT_BAD_ARGUMENT,
+            "tensor %.100s: adafactor with options.reduce needs the whole tensor's shape and MEOPT_PART",
+            t->name);
+    for (int d = t->ndim - 2; d >= 0 && d < t->ndim; d++)
+        if (t->shape[d] > FACTOR_MOST)
+            return optim_fail(
+                err, MEOPT_BAD_ARGUMENT,
+                "tensor %.100s: dimension %d is %lld, adafactor has at most %d rows and columns", t->name, d,
+                (long long)t->shape[d], FACTOR_MOST);
+    return MEOPT_OK;
+}
+
+/* Rules of a first pass for norms, or of two points, step and move all tensors of the handle. */
+static bool goes_alone(int rule) { return RULE_HAS_NORMS(rule) || RULE_HAS(rule, WITH_POINTS); }
 
 /* Sets the rule of a row whose shape was read: its own, or that of the options. */
 static int rule_read(struct meopt_tensor *to, const struct meopt_options *o, int64_t count,
@@ -286,11 +334,11 @@ static int rule_read(struct meopt_tensor *to, const struct meopt_options *o, int
                           "tensor %.100s: rule is %d, expected one of enum meopt_rule", to->name, to->rule);
     if (!own) to->rule = RULE_HAS(o->rule, WITH_MATRICES) && wide < 2 ? RULE_APADAMW : o->rule;
     if (to->rule == o->rule && !RULE_HAS(to->rule, WITH_MATRICES)) return MEOPT_OK;
-    if (RULE_HAS(to->rule, WITH_TRUST) != RULE_HAS(o->rule, WITH_TRUST))
+    if (to->rule != o->rule && (goes_alone(to->rule) || goes_alone(o->rule)))
         return optim_fail(err, MEOPT_BAD_ARGUMENT,
                           "tensor %.100s has rule %s in an optimizer of %s: %s goes with no other rule",
                           to->name, meopt_rule_name(to->rule), meopt_rule_name(o->rule),
-                          optim_rules[RULE_LAMB].name);
+                          meopt_rule_name(goes_alone(to->rule) ? to->rule : o->rule));
     struct meopt_options mixed = *o;
     mixed.rule = to->rule;
     int status = options_check(&mixed, err);
@@ -342,6 +390,7 @@ int tensor_read(struct meopt_tensor *to, const struct meopt_options *options,
                           "options.combine asks for",
                           to->name, (long long)to->count, (long long)to->first, CHUNK_ELEMENTS);
     int status = rule_read(to, options, count, err);
+    if (!status && RULE_HAS(to->rule, WITH_FACTORS)) status = factors_check(to, options, err);
     if (status) return status;
     if (to->lr_scale == 0) to->lr_scale = 1;
     if (!isfinite(to->lr_scale) || to->lr_scale < 0)

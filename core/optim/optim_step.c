@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Prepares LAMB's learning rate, which depends on norms. Without weight decay there is no trust ratio. */
+/* Prepares a learning rate that depends on norms. LAMB without weight decay has no trust ratio. */
 static void trust_prepare(const struct meopt *opt, const struct tensor *t, struct optim_task *task)
 {
     struct meopt_options own;
@@ -16,6 +16,31 @@ static void trust_prepare(const struct meopt *opt, const struct tensor *t, struc
     task->lr = opt->lr * t->lr_scale;
     task->trust = (t->decay && o->weight_decay != 0) || o->always_adapt;
     task->trust_at_most_1 = o->trust_clip;
+    if (!RULE_HAS(t->rule, WITH_FACTORS)) return;
+    int64_t whole = t->whole ? t->whole : t->layout.count;
+    double step_lr = task->lr;
+    task->lr = factored_rate(opt, t);
+    task->clipping = (struct optim_clipping){.count = whole > 0 ? (double)whole : 1,
+                                             .threshold = o->clip_threshold,
+                                             .eps2 = o->scale_parameter ? o->eps2 : 0,
+                                             .decay = t->decay ? o->weight_decay : 0,
+                                             .decay_lr = o->torch_form ? step_lr : -1};
+}
+
+/* Sets the learning rate of a task from the sums of squares of weight and update. */
+static void rate_set(struct optim_task *task, double weights, double updates)
+{
+    if (RULE_HAS(task->rule, WITH_FACTORS))
+        task->s.lr = scale_factored(task->lr, weights, updates, &task->clipping, &task->s.decay);
+    else task->s.lr = scale_trusted(task->lr, weights, updates, task->trust, task->trust_at_most_1);
+}
+
+/* Checks all gradients before the first update, where a later pass would be the first to see them. */
+static void check_first(struct meopt *opt, struct optim_sweep *sweep)
+{
+    sweep->check_only = true;
+    opt->device->optim->step(opt->device, opt->work, sweep);
+    sweep->check_only = false;
 }
 
 /* Runs a sweep over tensors: first those with resident states, then the offloaded ones. */
@@ -25,11 +50,7 @@ static int sweep_all(struct meopt *opt, const size_t *tensors, struct optim_task
     const struct device_optim *optim = opt->device->optim;
     bool asked = sweep->wait;
     sweep->wait = wait;
-    if (opt->offload && sweep->check) { /* check all gradients before the first update */
-        sweep->check_only = true;
-        optim->step(opt->device, opt->work, sweep);
-        sweep->check_only = false;
-    }
+    if (opt->offload && sweep->check) check_first(opt, sweep);
     if (opt->offload && sweep->bad >= 0) return MEOPT_OK;
     for (size_t i = 0; i < sweep->count; i++)
         if (opt->tensors[tensors[i]].offloaded) tasks[i].count = 0;
@@ -47,11 +68,7 @@ static int sweep_rules(struct meopt *opt, const size_t *tensors, struct optim_ta
     size_t matrices = 0;
     for (size_t i = 0; i < sweep->count; i++) matrices += RULE_HAS(tasks[i].rule, WITH_MATRICES);
     if (!matrices) return sweep_all(opt, tensors, tasks, sweep, wait, err);
-    if (sweep->check) { /* check all gradients before the first update */
-        sweep->check_only = true;
-        opt->device->optim->step(opt->device, opt->work, sweep);
-        sweep->check_only = false;
-    }
+    if (sweep->check) check_first(opt, sweep);
     bool refused = sweep->bad >= 0; /* handles with other parts of the matrices wait for this one's */
     for (size_t i = 0; i < sweep->count; i++)
         if (RULE_HAS(tasks[i].rule, WITH_MATRICES)) tasks[i].count = 0;
@@ -66,7 +83,7 @@ static int sweep_rules(struct meopt *opt, const size_t *tensors, struct optim_ta
     return status;
 }
 
-/* Runs LAMB's first pass, which computes each tensor's learning rate from the norms of weight and update. */
+/* Runs the first pass, which computes each tensor's learning rate from the norms of weight and update. */
 static int trust_ratios(struct meopt *opt, const size_t *tensors, struct optim_task *tasks,
                         struct optim_sweep *sweep, struct meopt_error *err)
 {
@@ -75,8 +92,14 @@ static int trust_ratios(struct meopt *opt, const size_t *tensors, struct optim_t
     double *squares = calloc(2 * slots + 1, sizeof *squares); /* threads may step tensors of one handle */
     if (!squares) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu norms", 2 * slots);
     double *updates = squares + slots;
+    int status =
+        RULE_HAS(opt->options.rule, WITH_FACTORS) ? factors_update(opt, tensors, sweep, err) : MEOPT_OK;
+    if (sweep->bad >= 0) {
+        free(squares);
+        return status;
+    }
     for (size_t i = 0; i < sweep->count; i++) tasks[i].norms_only = 1;
-    int status = sweep_all(opt, tensors, tasks, sweep, true, err);
+    if (!status) status = sweep_all(opt, tensors, tasks, sweep, true, err);
     for (size_t i = 0, at = 0; i < sweep->count; at += optim_slots(opt, &opt->tensors[tensors[i++]])) {
         slots_add(opt, &opt->tensors[tensors[i]], OPTIM_VALUE(weight_squares), squares + at);
         slots_add(opt, &opt->tensors[tensors[i]], OPTIM_VALUE(update_squares), updates + at);
@@ -85,9 +108,7 @@ static int trust_ratios(struct meopt *opt, const size_t *tensors, struct optim_t
     if (!status) status = optim_reduce(opt, squares, 2 * slots, err);
     for (size_t i = 0, at = 0; i < sweep->count; at += optim_slots(opt, &opt->tensors[tensors[i++]])) {
         const struct tensor *t = &opt->tensors[tensors[i]];
-        tasks[i].s.lr =
-            scale_trusted(tasks[i].lr, slots_sum(opt, t, 0, squares + at), slots_sum(opt, t, 0, updates + at),
-                          tasks[i].trust, tasks[i].trust_at_most_1);
+        rate_set(&tasks[i], slots_sum(opt, t, 0, squares + at), slots_sum(opt, t, 0, updates + at));
     }
     free(squares);
     return status;
@@ -97,7 +118,8 @@ static int trust_ratios(struct meopt *opt, const size_t *tensors, struct optim_t
 static int sweep_steps(struct meopt *opt, const size_t *tensors, struct optim_task *tasks,
                        struct optim_sweep *sweep, struct meopt_error *err)
 {
-    bool wait = sweep->wait, trust = RULE_HAS(opt->options.rule, WITH_TRUST);
+    bool wait = sweep->wait, trust = RULE_HAS_NORMS(opt->options.rule),
+         factored = RULE_HAS(opt->options.rule, WITH_FACTORS);
     sweep->trust = trust && opt->device->optim->asynchronous && !opt->offload &&
                    (!opt->options.reduce || opt->options.combine);
     if (sweep->trust) sweep->combine = opt->options.combine;
@@ -106,8 +128,11 @@ static int sweep_steps(struct meopt *opt, const size_t *tensors, struct optim_ta
         trust_prepare(opt, &opt->tensors[tensors[i]], &tasks[i]);
         tasks[i].norms_only = sweep->trust;
     }
-    int status = trust && !sweep->trust ? trust_ratios(opt, tensors, tasks, sweep, err) : MEOPT_OK;
-    if (!status) status = sweep_rules(opt, tensors, tasks, sweep, wait, err);
+    if (factored && sweep->check) check_first(opt, sweep);
+    int status = MEOPT_OK;
+    if (trust && !sweep->trust) status = trust_ratios(opt, tensors, tasks, sweep, err);
+    else if (factored) status = factors_update(opt, tensors, sweep, err);
+    if (!status && (!factored || sweep->bad < 0)) status = sweep_rules(opt, tensors, tasks, sweep, wait, err);
     if (!status && sweep->reduce_failed) status = optim_reduce_failed(opt, err);
     for (size_t i = 0; i < sweep->count; i++) {
         struct tensor *t = &opt->tensors[tensors[i]];

@@ -65,6 +65,26 @@ static void point_scalars(struct optim_scalars *s, const struct meopt_options *o
     s->step_size = (float)(lr * (1 - o->beta1 * (1 - c)));
 }
 
+double factored_rate(const struct meopt *opt, const struct tensor *tensor)
+{
+    const struct meopt_options *o = &opt->options;
+    double t = (double)tensor->updates + 1, lr = opt->lr * tensor->lr_scale;
+    if (o->relative_step) lr = fmin(lr, 1 / sqrt(t));
+    return o->relative_step && o->warmup_init ? fmin(lr, 1e-6 * t) : lr;
+}
+
+/* Adafactor's second moment, whose decay approaches 1; the rate follows from norms (kernels/optim_scale.h).
+ */
+static void factored_scalars(const struct meopt_options *o, double t, struct optim_scalars *s)
+{
+    double rest = pow(t, o->decay_rate), floor = o->torch_form ? o->eps : 0;
+    s->beta2 = (float)(1 - rest);
+    s->rest2 = (float)rest;
+    s->rest1 = (float)(1 - o->beta1);
+    s->eps = (float)(o->torch_form ? 0 : o->eps);
+    s->root_floor = (float)fmax(floor, (double)FLT_MIN);
+}
+
 struct optim_scalars step_scalars(const struct meopt *opt, const struct tensor *tensor, double scale)
 {
     struct meopt_options own;
@@ -102,5 +122,6 @@ struct optim_scalars step_scalars(const struct meopt *opt, const struct tensor *
         s.rest1 = (float)(1 - o->momentum);
     }
     if (RULE_HAS(o->rule, WITH_POINTS)) point_scalars(&s, o, tensor, lr);
+    if (RULE_HAS(o->rule, WITH_FACTORS)) factored_scalars(o, t, &s);
     return s;
 }

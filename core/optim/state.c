@@ -1,8 +1,9 @@
 /* Saves and loads optimizer state: records of one tensor, a sequence of all, conversion between formats.
  *
- * A record consists of a header, m, v (joint codes: both in m), the scales, and a CRC-32C of all that. Arrays
- * are stored as in memory: little-endian, padded to whole groups of 64. Records are untrusted input: every
- * field and every value is checked before the tensor changes. */
+ * A record consists of a header, m, v (joint codes: both in m), the scales, an average of the weights,
+ * adafactor's row and column means, and a CRC-32C of all that. Arrays are stored as in memory: little-endian,
+ * padded to whole groups of 64. Records are untrusted input: every field and every value is checked before
+ * the tensor changes. */
 #include "core/base/file.h"
 #include "core/optim/offload.h"
 #include "core/optim/state.h"
@@ -31,8 +32,9 @@ static struct record record_of(const struct meopt *opt, const struct tensor *t)
     memcpy(r.magic, OPTIM_JOINT(l->m, l->v) ? RECORD_V3 : l->v == STATE_NONE ? RECORD_V4 : RECORD_V1, 8);
     r.m_range = l->m == STATE_4BIT ? opt->m_range4 : opt->m_range8;
     memcpy(r.shape, t->shape, sizeof r.shape);
-    r.flags = record_flags_of(&r, l->count) + (l->average ? RECORD_AVERAGE : 0);
-    if (RULE_HAS(opt->options.rule, WITH_POINTS)) {
+    r.flags = record_flags_of(&r, l->count) + (l->average ? RECORD_AVERAGE : 0) +
+              (l->matrices ? RECORD_FACTORS : 0);
+    if (RULE_HAS(t->rule, WITH_POINTS)) {
         r.flags += RECORD_POINTS;
         r.weight_sum = t->averaging.weight_sum;
         r.lr_max = t->averaging.lr_max;
@@ -143,6 +145,22 @@ static int write_resident(const struct meopt *opt, const struct tensor *t, const
     return status || !each[TRAINED] || sink->failed ? status : write_trained(opt, t, sink, err);
 }
 
+/* Row and column means, which are small and never offloaded. */
+static int write_factors(const struct meopt *opt, const struct tensor *t, struct sink *sink,
+                         struct meopt_error *err)
+{
+    size_t bytes = factor_count(&t->layout) * sizeof(float);
+    struct tensor host;
+    if (!bytes || opt->device->host_memory) {
+        put(sink, t->factors, bytes);
+        return MEOPT_OK;
+    }
+    int status = tensor_hold(opt, t, PART_FACTORS, &host, err);
+    if (status) return status;
+    put(sink, host.factors, bytes);
+    return tensor_release(opt, t, &host, false, err);
+}
+
 int meopt_state_write(const struct meopt *opt, size_t tensor,
                       int (*write)(void *context, const void *data, size_t bytes), void *context,
                       struct meopt_error *err)
@@ -158,9 +176,10 @@ int meopt_state_write(const struct meopt *opt, size_t tensor,
     record_group_bytes(&r, each);
     put(&sink, &r, r.header_bytes);
     int status = MEOPT_OK;
-    if (each[0])
+    if (each[0] || each[1])
         status = t->offloaded ? write_offloaded(opt, t, each, &sink, err)
                               : write_resident(opt, t, each, &sink, err);
+    if (!status) status = write_factors(opt, t, &sink, err);
     uint32_t crc = sink.crc;
     if (!status) put(&sink, &crc, sizeof crc);
     return !status && sink.failed ? optim_fail(err, MEOPT_IO, "writing the state of %.100s failed", t->name)
@@ -216,7 +235,7 @@ static int state_each(const struct meopt *opt, const struct optim_task *task, in
                       void *context)
 {
     float m[BATCH_GROUPS * OPTIM_GROUP], v[BATCH_GROUPS * OPTIM_GROUP];
-    if (task->m_format == STATE_NONE) return 0;
+    if (task->m_format == STATE_NONE && task->v_format == STATE_NONE) return 0;
     for (int64_t group = 0; group < groups; group += BATCH_GROUPS) {
         int64_t count = groups - group < BATCH_GROUPS ? groups - group : BATCH_GROUPS;
         float *vs = task->v_format == STATE_NONE ? NULL : v;
@@ -287,6 +306,17 @@ static int trained_each(const struct meopt *opt, const struct optim_task *to, co
     return 0;
 }
 
+static bool factors_good(const char *factors, size_t bytes)
+{
+    bool good = true;
+    for (size_t i = 0; i < bytes; i += sizeof(float)) {
+        float mean;
+        memcpy(&mean, factors + i, sizeof mean);
+        good = good && mean >= 0 && isfinite(mean);
+    }
+    return good;
+}
+
 static int record_check(const struct meopt *opt, const struct tensor *t, const void *record, size_t bytes,
                         struct record *r, struct meopt_error *err)
 {
@@ -305,11 +335,11 @@ static int record_check(const struct meopt *opt, const struct tensor *t, const v
                           r->m_range);
     if (r->ndim != t->ndim || memcmp(r->shape, t->shape, sizeof r->shape) != 0 || r->first != t->first)
         return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s has a different shape", name);
-    bool points = RULE_HAS(opt->options.rule, WITH_POINTS);
+    bool points = RULE_HAS(t->rule, WITH_POINTS);
     if ((r->m == STATE_NONE) != (l->m == STATE_NONE) || (r->v == STATE_NONE) != (l->v == STATE_NONE) ||
-        points != ((r->flags & RECORD_POINTS) != 0))
+        points != ((r->flags & RECORD_POINTS) != 0) || !(r->flags & RECORD_FACTORS) != !l->matrices)
         return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s has different moments than the rule %s",
-                          name, meopt_rule_name(opt->options.rule));
+                          name, meopt_rule_name(t->rule));
     size_t each[RECORD_ARRAYS], groups = (size_t)l->groups;
     record_group_bytes(r, each);
     if (r->m_bytes != groups * each[0] || r->v_bytes != groups * each[1] ||
@@ -317,7 +347,7 @@ static int record_check(const struct meopt *opt, const struct tensor *t, const v
         return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: %zu bytes do not fit its header", name,
                           bytes);
     int64_t count = record_count(r, l->groups), rest = t->whole - t->first;
-    bool counted = r->flags / RECORD_PADDING, to_end = t->whole && count >= rest && r->m != STATE_NONE;
+    bool counted = r->flags / RECORD_PADDING, to_end = t->whole && count >= rest && record_grouped(r);
     if (!counted && to_end) count = rest;
     if ((counted || to_end) && count != l->count)
         return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: expected %lld elements, found %lld", name,
@@ -334,9 +364,12 @@ static int record_check(const struct meopt *opt, const struct tensor *t, const v
         return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: the scale of group %lld is impossible",
                           name, (long long)wrong);
     const char *average = payload + r->m_bytes + r->v_bytes + r->scale_bytes;
+    const char *trained = average + record_array_bytes(r, AVERAGE),
+               *factors = trained + record_array_bytes(r, TRAINED);
     if (state_each(opt, &from, l->groups, values_good, NULL) ||
         !average_good(average, record_array_bytes(r, AVERAGE)) ||
-        trained_each(opt, NULL, average + record_array_bytes(r, AVERAGE), record_array_bytes(r, TRAINED)))
+        trained_each(opt, NULL, trained, record_array_bytes(r, TRAINED)) ||
+        !factors_good(factors, record_factor_bytes(r)))
         return optim_fail(err, MEOPT_BAD_STATE,
                           "state of %.100s holds a NaN, an infinity or a negative second moment", name);
     return MEOPT_OK;
@@ -349,14 +382,19 @@ static int record_apply(struct meopt *opt, struct tensor *t, const struct record
     t->updates = r->updates;
     t->averaging = (struct averaging){r->weight_sum, r->lr_max};
     t->last_step = 0;
-    if (!t->layout.state_bytes) return MEOPT_OK;
+    if (!t->layout.state_bytes && !t->layout.factor_bytes) return MEOPT_OK;
     const struct layout *l = &t->layout;
     int range = l->m == STATE_4BIT ? opt->m_range4 : opt->m_range8;
     bool relative = OPTIM_LOW_BIT(l->m) && OPTIM_LOW_BIT(l->v) && !OPTIM_JOINT(l->m, l->v);
     struct tensor host;
-    unsigned parts = r->flags & RECORD_POINTS ? PART_STATE | PART_WEIGHTS : PART_STATE;
+    unsigned parts = PART_STATE | PART_FACTORS | (r->flags & RECORD_POINTS ? PART_WEIGHTS : 0);
     int status = tensor_hold(opt, t, parts, &host, err);
     if (status) return status;
+    const char *average = payload + r->m_bytes + r->v_bytes + r->scale_bytes,
+               *trained = average + record_array_bytes(r, AVERAGE);
+    if (l->factor_bytes)
+        memcpy(host.factors, trained + record_array_bytes(r, TRAINED), record_factor_bytes(r));
+    if (!l->state_bytes) return tensor_release(opt, t, &host, true, err);
     if (r->m == l->m && r->v == l->v && record_version(r) == RECORD_CURRENT &&
         (r->m_range == range || !relative)) {
         memcpy(host.state, payload, r->m_bytes);
@@ -368,12 +406,8 @@ static int record_apply(struct meopt *opt, struct tensor *t, const struct record
         state_each(opt, &from, l->groups, values_store, &target);
     }
     t->averaged = l->average && r->flags & RECORD_AVERAGE && r->updates;
-    if (t->averaged)
-        memcpy(host.state + l->average_at, payload + r->m_bytes + r->v_bytes + r->scale_bytes,
-               record_array_bytes(r, AVERAGE));
+    if (t->averaged) memcpy(host.state + l->average_at, average, record_array_bytes(r, AVERAGE));
     if (r->flags & RECORD_POINTS) {
-        const char *trained =
-            payload + r->m_bytes + r->v_bytes + r->scale_bytes + record_array_bytes(r, AVERAGE);
         struct optim_task to = task_of(opt, &host);
         trained_each(opt, &to, trained, record_array_bytes(r, TRAINED));
     }

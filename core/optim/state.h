@@ -17,7 +17,8 @@ enum record_flags {
     RECORD_PROMOTED = 1, /* the formats are wider than those of the options */
     RECORD_SAMPLES = 2,  /* measurements follow the scales; they are ignored */
     RECORD_AVERAGE = 4,  /* the average of the weights follows the scales */
-    RECORD_POINTS = 8,   /* of a rule WITH_POINTS: fields from weight_sum on; its weights, fp32, are last */
+    RECORD_POINTS = 8,   /* of a rule WITH_POINTS: fields from weight_sum on; its weights, fp32, follow */
+    RECORD_FACTORS = 16, /* row and column means of the whole tensor are last, in float */
     /* times 1 + the elements that a part's last group lacks; 0: of a whole tensor, or of an older version */
     RECORD_PADDING = 256
 };
@@ -77,13 +78,24 @@ static inline int64_t record_elements(const struct record *r)
 }
 static inline bool record_flags_valid(const struct record *r)
 {
-    return r->flags % RECORD_PADDING <= (RECORD_PROMOTED | RECORD_SAMPLES | RECORD_AVERAGE | RECORD_POINTS) &&
+    return r->flags % RECORD_PADDING <=
+               (RECORD_PROMOTED | RECORD_SAMPLES | RECORD_AVERAGE | RECORD_POINTS | RECORD_FACTORS) &&
            r->flags / RECORD_PADDING <= OPTIM_GROUP;
+}
+/* Returns whether the record has arrays in groups. */
+static inline bool record_grouped(const struct record *r) { return r->m != STATE_NONE || r->v != STATE_NONE; }
+/* Returns the bytes of row and column means, which are those of the whole tensor. */
+static inline uint64_t record_factor_bytes(const struct record *r)
+{
+    int64_t elements = r->ndim < 2 || !(r->flags & RECORD_FACTORS) ? 0 : record_elements(r);
+    if (!elements || elements > INT64_MAX / 16) return elements ? UINT64_MAX / 4 : 0;
+    int64_t rows = r->shape[r->ndim - 2], columns = r->shape[r->ndim - 1];
+    return (uint64_t)(elements / columns + elements / rows) * sizeof(float);
 }
 /* Returns the flags of a record of `count` elements. Parts of equal groups may differ in count. */
 static inline uint32_t record_flags_of(const struct record *r, int64_t count)
 {
-    bool part = r->m != STATE_NONE && count != record_elements(r);
+    bool part = record_grouped(r) && count != record_elements(r);
     uint32_t padding = (uint32_t)(optim_groups(count) * OPTIM_GROUP - count);
     return r->flags % RECORD_PADDING + (part ? RECORD_PADDING * (1 + padding) : 0);
 }
@@ -117,7 +129,7 @@ static inline uint64_t record_array_bytes(const struct record *r, int array)
 /* Returns the bytes of a record with its header and checksum, without measurements. */
 static inline size_t record_bytes(const struct record *r)
 {
-    uint64_t arrays = r->m_bytes + r->v_bytes + r->scale_bytes;
+    uint64_t arrays = r->m_bytes + r->v_bytes + r->scale_bytes + record_factor_bytes(r);
     for (int i = AVERAGE; i < RECORD_ARRAYS; i++) arrays += record_array_bytes(r, i);
     return record_header_bytes(r) + (size_t)arrays + sizeof(uint32_t);
 }

@@ -11,6 +11,8 @@ struct open_record {
     const char *arrays[RECORD_ARRAYS];
     size_t bytes[RECORD_ARRAYS];
     int64_t groups; /* in the arrays; 0 for a rule without moments */
+    const char *factors;
+    size_t factor_bytes;
 };
 
 static int record_open(struct open_record *o, const void *record, size_t bytes, struct meopt_error *err)
@@ -38,7 +40,9 @@ static int record_open(struct open_record *o, const void *record, size_t bytes, 
     for (int i = 1; i < RECORD_ARRAYS; i++) o->arrays[i] = o->arrays[i - 1] + o->bytes[i - 1];
     size_t each[RECORD_ARRAYS];
     record_group_bytes(r, each);
-    o->groups = r->m == STATE_NONE ? 0 : (int64_t)(r->m_bytes / each[0]);
+    o->groups = each[0] ? (int64_t)(r->m_bytes / each[0]) : each[1] ? (int64_t)(r->v_bytes / each[1]) : 0;
+    o->factors = o->arrays[RECORD_ARRAYS - 1] + o->bytes[RECORD_ARRAYS - 1];
+    o->factor_bytes = (size_t)record_factor_bytes(r);
     return MEOPT_OK;
 }
 
@@ -47,13 +51,13 @@ static int record_begin(struct record *r, int64_t first, int64_t elements, void 
                         char *arrays[RECORD_ARRAYS], struct meopt_error *err)
 {
     size_t each[RECORD_ARRAYS], capacity = *bytes;
-    int64_t groups = r->m == STATE_NONE ? 0 : optim_groups(elements);
+    int64_t groups = record_grouped(r) ? optim_groups(elements) : 0;
     record_group_bytes(r, each);
     r->first = first;
     r->m_bytes = (uint64_t)groups * each[0];
     r->v_bytes = (uint64_t)groups * each[1];
     r->scale_bytes = (uint64_t)groups * each[2];
-    r->flags &= RECORD_PROMOTED | RECORD_AVERAGE | RECORD_POINTS;
+    r->flags &= RECORD_PROMOTED | RECORD_AVERAGE | RECORD_POINTS | RECORD_FACTORS;
     r->flags = record_flags_of(r, elements);
     *bytes = record_bytes(r);
     if (!to) return MEOPT_OK;
@@ -69,8 +73,10 @@ static int record_begin(struct record *r, int64_t first, int64_t elements, void 
     return MEOPT_OK;
 }
 
-static void record_end(void *to, size_t bytes)
+/* factors: row and column means, the same in every part. */
+static void record_end(void *to, size_t bytes, const struct open_record *factors)
 {
+    memcpy((char *)to + bytes - 4 - factors->factor_bytes, factors->factors, factors->factor_bytes);
     uint32_t crc = crc32c(0, to, bytes - 4);
     memcpy((char *)to + bytes - 4, &crc, 4);
 }
@@ -113,7 +119,7 @@ static int assemble(const void *const *parts, const size_t *part_bytes, size_t c
     if (all) elements = record_elements(&r);
     if (!ends_with_a_group(&r, first * OPTIM_GROUP, elements))
         return not_in_groups(err, first * OPTIM_GROUP, elements);
-    int64_t groups = r.m == STATE_NONE ? 0 : optim_groups(elements);
+    int64_t groups = record_grouped(&r) ? optim_groups(elements) : 0;
     if ((status = record_begin(&r, first * OPTIM_GROUP, elements, to, bytes, arrays, err)) != 0 || !to)
         return status;
     record_group_bytes(&r, each);
@@ -124,7 +130,7 @@ static int assemble(const void *const *parts, const size_t *part_bytes, size_t c
             return not_in_groups(err, part.r.first, part.groups * OPTIM_GROUP);
         int64_t begin = part.r.first / OPTIM_GROUP, end = begin + part.groups,
                 some = (end < first + groups ? end : first + groups) - (first + at);
-        if (!same_kind(&part.r, &one.r) ||
+        if (!same_kind(&part.r, &one.r) || memcmp(part.factors, one.factors, one.factor_bytes) != 0 ||
             (part.groups && previous_end >= 0 && part.r.first != previous_end) ||
             (all && part.groups && (begin != at || end > groups)))
             return optim_fail(err, MEOPT_BAD_STATE, "states of %zu parts do not fit: number %zu from %lld",
@@ -139,7 +145,7 @@ static int assemble(const void *const *parts, const size_t *part_bytes, size_t c
     if (at != groups || (all && groups && previous_end < elements))
         return optim_fail(err, MEOPT_BAD_STATE, "states of %zu parts have %lld of %lld groups", count,
                           (long long)at, (long long)groups);
-    record_end(to, *bytes);
+    record_end(to, *bytes, &one);
     return MEOPT_OK;
 }
 
@@ -171,9 +177,9 @@ int meopt_state_cut(const void *whole, size_t whole_bytes, int64_t first, int64_
     if (!bytes) return optim_fail(err, MEOPT_BAD_ARGUMENT, "bytes is NULL");
     int status = record_open(&o, whole, whole_bytes, err);
     if (status) return status;
-    int64_t all = record_elements(&o.r), groups = o.r.m == STATE_NONE ? 0 : optim_groups(count);
+    int64_t all = record_elements(&o.r), groups = record_grouped(&o.r) ? optim_groups(count) : 0;
     if (first < 0 || first % OPTIM_GROUP || count < 0 || first > all || count > all - first ||
-        o.r.first != 0 || (o.r.m != STATE_NONE && o.groups != optim_groups(all)))
+        o.r.first != 0 || (record_grouped(&o.r) && o.groups != optim_groups(all)))
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "%lld elements from %lld are no part of a state of %lld",
                           (long long)count, (long long)first, (long long)all);
     if (!ends_with_a_group(&o.r, first, count)) return not_in_groups(err, first, count);
@@ -181,7 +187,7 @@ int meopt_state_cut(const void *whole, size_t whole_bytes, int64_t first, int64_
     record_group_bytes(&o.r, each);
     for (int k = 0; k < RECORD_ARRAYS && groups; k++)
         memcpy(arrays[k], o.arrays[k] + (size_t)(first / OPTIM_GROUP) * each[k], (size_t)groups * each[k]);
-    record_end(to, *bytes);
+    record_end(to, *bytes, &o);
     return MEOPT_OK;
 }
 

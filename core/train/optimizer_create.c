@@ -78,6 +78,13 @@ int trainer_optimizer(const struct trainer *t, struct meopt_options *o, struct e
     o->decoupled_decay = c->optim.decoupled_decay;
     o->r = c->optim.r;
     o->weight_lr_power = c->optim.weight_lr_power;
+    o->eps2 = c->optim.eps2;
+    o->clip_threshold = c->optim.clip_threshold;
+    o->decay_rate = c->optim.decay_rate;
+    o->scale_parameter = c->optim.scale_parameter;
+    o->relative_step = c->optim.relative_step;
+    o->warmup_init = c->optim.warmup_init;
+    o->torch_form = c->optim.torch_form;
     o->seed = (uint64_t)c->train.seed;
     o->average_decay = c->train.ema;
     o->small_count = 0; /* the tower decides by role which tensors are fp32 */

@@ -196,7 +196,7 @@ static void count(struct plan *p, const struct trainer *t)
     struct meopt_offload_info away = {.size = sizeof away};
     (void)meopt_offloaded(t->opt, &away, NULL);
     p->offload_written_bytes = away.moments + away.corrections;
-    p->offload_read_bytes = p->offload_written_bytes * (RULE_HAS(c->optim.name, WITH_TRUST) ? 2 : 1);
+    p->offload_read_bytes = p->offload_written_bytes * (RULE_HAS_NORMS(c->optim.name) ? 2 : 1);
     p->checkpoint_bytes = checkpoint_bytes(t, &held, p);
     p->update_bytes = 2.0 * (double)(held.weights + held.copy / 2 + held.correction + held.moments) +
                       (double)p->gradient_bytes;

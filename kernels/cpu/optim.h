@@ -24,6 +24,10 @@ struct optim_kernels {
      * one sum in rising order of k, so bits depend on nothing else. C overlaps neither A nor B. scratch:
      * OPTIM_PRODUCT_SCRATCH bytes, 64-byte aligned, one for each thread. */
     void (*product)(const struct gemm *gemm, void *scratch, int64_t begin, int64_t end);
+    /* Adds squared gradients to sums (kernels/optim_factor.h) of rows (FACTOR_LEVELS each), from that of the
+     * first element of the range on, and of columns (FACTOR_LEVELS, columns), from its matrix on. */
+    void (*factor_sums)(const struct optim_task *task, int64_t begin, int64_t end, double *rows,
+                        double *columns);
 };
 
 enum { OPTIM_PRODUCT_ROWS = 96, OPTIM_PRODUCT_COLUMNS = 256, OPTIM_PRODUCT_DEPTH = 256 }; /* of a block */

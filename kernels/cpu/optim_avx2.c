@@ -11,7 +11,8 @@ const struct optim_kernels optim_kernels_avx2 = {"avx2",
                                                  optim_state_in_avx2,
                                                  optim_state_out_avx2,
                                                  optim_average_avx2,
-                                                 optim_product_avx2};
+                                                 optim_product_avx2,
+                                                 optim_factor_sums_avx2};
 #else
 typedef int optim_avx2_not_here;
 #endif

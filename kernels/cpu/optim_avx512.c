@@ -11,7 +11,8 @@ const struct optim_kernels optim_kernels_avx512 = {"avx512",
                                                    optim_state_in_avx512,
                                                    optim_state_out_avx512,
                                                    optim_average_avx512,
-                                                   optim_product_avx512};
+                                                   optim_product_avx512,
+                                                   optim_factor_sums_avx512};
 #else
 typedef int optim_avx512_not_here;
 #endif

@@ -165,6 +165,9 @@ OPTIM_FN bool step_gradient(const struct optim_task *t, int64_t group, const voi
  *               stored: m', or with nesterov momentum m' + (1 - momentum) g
  *   apply       w = decay w - lr g; g is that matrix, orthogonalized
  *   schedule-free: rule_points
+ *   Adafactor   u = g / max(root, root_floor); root: of row quotient times column mean, or of a vector's v' =
+ *               beta2 v + rest2 (g^2 + eps); m' = beta1 m + rest1 lr u; w = decay w - m', or - lr u without
+ *               m. lr and decay follow from the norms of w and u of a first pass (norms_only)
  *
  * step_weight updates the weights of vector i, for rules with v; quotient: rule_quotient of the new moments;
  * WITH_POINTS of the gradient, and m changes, too. */
@@ -200,6 +203,8 @@ OPTIM_FN void random_of(word random[VECTORS], const word *words)
     else
         for (int i = 0; i < VECTORS; i++) random[i] = word_all(ROUND_NEAREST);
 }
+
+#include "kernels/cpu/optim_factored.h"
 
 /* gradient, weights, copy point at the group itself; the rest of the task is found by its index. shared: of
  * spans. Pairs: optim_pairs.h. */
@@ -240,6 +245,8 @@ OPTIM_FN void step_group(const struct optim_task *t, int64_t group, const void *
         for (int i = 0; i < VECTORS; i++)
             step_weight(t, w, m, rule_quotient(points ? g[i] : m[i], root[i], s), i, sums);
         if (RULE_HAS(rule, WITH_TRUST) && t->norms_only) return;
+    } else if (RULE_HAS(rule, WITH_FACTORS)) {
+        if (!step_factored(t, group, g, w, m, v, &grid, sums)) return;
     } else step_momentum(t, m_format, group, g, w, m, &grid);
 
     for (int i = 0; i < VECTORS; i++) rotated[i] = RANDOM_M(random, i);
@@ -250,7 +257,7 @@ OPTIM_FN void step_group(const struct optim_task *t, int64_t group, const void *
     else if (v_low) store_rooted(t, m_format, v_format, group, m, root, random, rotated);
     else {
         if (m_format != STATE_NONE) store_scaled(t->m, t->scales, group, m_format, m, rotated);
-        if (RULE_HAS(rule, WITH_V)) store_wide_state(t->v, group, v_format, v, random);
+        if (v_format != STATE_NONE) store_wide_state(t->v, group, v_format, v, random);
     }
     if (rule != RULE_ACCUMULATE) weights_write(t, group, weights, copy, w, random);
 }
@@ -365,7 +372,7 @@ OPTIM_FN void range_group_begin(struct range_run *r, int64_t group)
 }
 OPTIM_FN void range_sum_weights(const struct optim_task *t, struct range_run *r)
 {
-    if (!RULE_HAS(t->rule, WITH_TRUST)) return;
+    if (!RULE_HAS_NORMS(t->rule)) return;
     r->squares[1] += lanes_total(r->sums.weight);
     r->squares[2] += lanes_total(r->sums.update);
     for (int i = 0; i < SUBVECTORS; i++) r->sums.weight[i] = r->sums.update[i] = real_all(0);
@@ -377,6 +384,8 @@ OPTIM_FN void range_group_end(const struct optim_task *t, struct range_run *r, i
 }
 
 #include "kernels/cpu/optim_joint.h"
+
+#include "kernels/cpu/optim_factor_sums.h"
 
 OPTIM_FN void step_each(const struct optim_task *t, int64_t begin, int64_t end, struct range_run *r)
 {
@@ -507,8 +516,9 @@ void OPTIM_NAME(optim_state_in)(const struct optim_task *t, int64_t begin, int64
             store_m_grid_nearest(t, group, x);
             continue;
         }
-        store_scaled(t->m, t->scales, group, t->m_format == STATE_BF16 ? STATE_BF16_NEAREST : t->m_format, x,
-                     half);
+        if (t->m_format != STATE_NONE)
+            store_scaled(t->m, t->scales, group, t->m_format == STATE_BF16 ? STATE_BF16_NEAREST : t->m_format,
+                         x, half);
         if (v)
             store_wide_state(t->v, group, t->v_format == STATE_BF16 ? STATE_BF16_NEAREST : t->v_format, y,
                              half);
@@ -529,7 +539,7 @@ void OPTIM_NAME(optim_state_out)(const struct optim_task *t, int64_t begin, int6
             struct m_grid grid = m_grid_read(load_m_grid_header(t, group));
             load_m_grid(x, t, group, &grid);
         } else {
-            load_scaled(x, t->m, t->scales, group, t->m_format);
+            if (t->m_format != STATE_NONE) load_scaled(x, t->m, t->scales, group, t->m_format);
             if (v) load_wide_state(y, t->v, group, t->v_format);
         }
         store_wide_state(m, 0, STATE_F32, x, NULL);

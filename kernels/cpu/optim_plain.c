@@ -12,7 +12,8 @@ const struct optim_kernels optim_kernels_plain = {"plain",
                                                   optim_state_in_plain,
                                                   optim_state_out_plain,
                                                   optim_average_plain,
-                                                  optim_product_plain};
+                                                  optim_product_plain,
+                                                  optim_factor_sums_plain};
 #else
 typedef int optim_plain_not_here;
 #endif

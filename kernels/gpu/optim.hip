@@ -11,7 +11,7 @@
 #include "kernels/philox.h"
 #define SCALE_FN        DEVICE
 #define SCALE_MUL(a, b) exact_mul(a, b)
-#include "kernels/optim_scale.h"
+#include "kernels/gpu/optim_factors.h"
 
 enum { BATCH = OPTIM_BATCH, CHUNK = OPTIM_CHUNK, OPTIM_THREADS = 256, BATCHES = CHUNK / BATCH + 1 };
 
@@ -139,6 +139,11 @@ DEVICE void step_group(const optim_task *t, bool joint, int m_format, int v_form
                 w[k] = real_fma(rule_direction(quotient, s), -s->step_size, w[k]);
             }
         }
+    } else if (RULE_HAS(rule, WITH_FACTORS)) {
+        bool has_grid = uses_m_grid(t, m_format, v_format);
+        if (!step_factored(t, m_format, has_grid, group, active, g, w, m, v, &grid_m, sums->weight,
+                           sums->update, u, left))
+            return;
     } else step_momentum(t, m_format, v_format, group, active, g, w, m, &grid_m, u);
 
     if (t->norms_only) return; /* the same for all octets of the block */
@@ -292,8 +297,8 @@ template <int M, int V> DEVICE void step_chunk(const optim_row *tasks, int count
         return;
     }
     out->gradient_squares = scale != 0 ? total[0] / (scale * scale) : 0;
-    out->weight_squares = RULE_HAS(t->rule, WITH_TRUST) ? total[1] : 0;
-    out->update_squares = RULE_HAS(t->rule, WITH_TRUST) ? total[2] : 0;
+    out->weight_squares = RULE_HAS_NORMS(t->rule) ? total[1] : 0;
+    out->update_squares = RULE_HAS_NORMS(t->rule) ? total[2] : 0;
     out->bad_groups = carried(t, bad_groups, out->bad_groups);
     out->wide_groups = wide;
 }
@@ -450,8 +455,8 @@ KERNEL(optim_total, const optim_row *tasks, int count, const optim_partial *part
     if (THREAD == 0) *found = total;
 }
 
-/* Between LAMB's passes, one block per row: adds up the norms of weight and update in the order of the host,
- * sets the learning rate, and lets the next pass step. */
+/* Between the passes of LAMB and Adafactor, one block per row: adds up the norms of weight and update in the
+ * order of the host, sets the learning rate, and lets the next pass step. */
 KERNEL(optim_trust, optim_row *tasks, int, const optim_partial *partials)
 {
     SHARED double squares[2][OPTIM_THREADS];
@@ -472,7 +477,9 @@ KERNEL(optim_trust, optim_row *tasks, int, const optim_partial *partials)
         barrier();
     }
     if (THREAD) return;
-    t->s.lr = scale_trusted(t->lr, weights, updates, t->trust, t->trust_at_most_1);
+    if (RULE_HAS(t->rule, WITH_FACTORS))
+        t->s.lr = scale_factored(t->lr, weights, updates, &t->clipping, &t->s.decay);
+    else t->s.lr = scale_trusted(t->lr, weights, updates, t->trust, t->trust_at_most_1);
     t->norms_only = 0;
 }
 

@@ -1,6 +1,6 @@
-/* The rules in fp32 against torch.optim, timm's LAMB and Google's Lion: every trajectory of
- * tests/data/optim, on every instruction set, through the step of all tensors and through per-tensor steps.
- */
+/* The rules in fp32 against torch.optim, timm's LAMB, Google's Lion and transformers' Adafactor: every
+ * trajectory of tests/data/optim, on every instruction set, through the step of all tensors and through per-
+ * tensor steps. */
 #include "core/base/file.h"
 #include "core/optim/optim.h"
 #include "kernels/optim_rules.h"
@@ -99,6 +99,7 @@ static struct meopt_options options_of(json_t *config)
         o.beta1 = json_number_value(json_array_get(betas, 0));
         o.beta2 = json_number_value(json_array_get(betas, 1));
     }
+    o.beta1 = number(config, "beta1", o.beta1);
     o.eps = number(config, "eps", o.eps);
     o.weight_decay = number(config, "weight_decay", 0);
     o.momentum = number(config, "momentum", 0);
@@ -107,6 +108,13 @@ static struct meopt_options options_of(json_t *config)
     o.trust_clip = (int)number(config, "trust_clip", 0);
     o.always_adapt = (int)number(config, "always_adapt", 0);
     o.decoupled_decay = (int)number(config, "decoupled_decay", 0);
+    o.eps2 = number(config, "eps2", o.eps2);
+    o.clip_threshold = number(config, "clip_threshold", o.clip_threshold);
+    o.decay_rate = number(config, "decay_rate", o.decay_rate);
+    o.scale_parameter = (int)number(config, "scale_parameter", 0);
+    o.relative_step = (int)number(config, "relative_step", 0);
+    o.warmup_init = (int)number(config, "warmup_init", 0);
+    o.torch_form = (int)number(config, "torch_form", 0);
     return o;
 }
 
@@ -116,7 +124,8 @@ static void one_config(const char *name, json_t *config, json_t *index, const ch
 {
     char file[128];
     snprintf(file, sizeof file, "%s.safetensors", name);
-    struct tensors grads = tensors_open("grads.safetensors"), golden = tensors_open(file);
+    const char *inputs = json_string_value(json_object_get(index, "grads"));
+    struct tensors grads = tensors_open(inputs ? inputs : "grads.safetensors"), golden = tensors_open(file);
     json_t *shapes = json_object_get(index, "shapes");
     size_t count = json_array_size(shapes);
     int64_t steps = json_integer_value(json_object_get(index, "steps")), n;
@@ -198,17 +207,19 @@ static void one_config(const char *name, json_t *config, json_t *index, const ch
 static void every_rule_follows_its_reference(void **state)
 {
     (void)state;
-    json_t *index = json_load_file(fixture("index.json"), 0, NULL);
-    assert_non_null(index);
-    const char *name, *variants[] = {"avx512", "avx2", "plain"};
+    const char *name, *variants[] = {"avx512", "avx2", "plain"}, *files[] = {"index.json", "adafactor.json"};
     json_t *config;
-    json_object_foreach(json_object_get(index, "configs"), name, config) for (int v = 0; v < 3; v++)
-    {
-        if (!optim_kernels_find(variants[v])) continue;
-        one_config(name, config, index, variants[v], false);
-        one_config(name, config, index, variants[v], true);
+    for (int i = 0; i < 2; i++) {
+        json_t *index = json_load_file(fixture(files[i]), 0, NULL);
+        assert_non_null(index);
+        json_object_foreach(json_object_get(index, "configs"), name, config) for (int v = 0; v < 3; v++)
+        {
+            if (!optim_kernels_find(variants[v])) continue;
+            one_config(name, config, index, variants[v], false);
+            one_config(name, config, index, variants[v], true);
+        }
+        json_decref(index);
     }
-    json_decref(index);
 }
 
 int main(void)

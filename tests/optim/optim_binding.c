@@ -32,7 +32,7 @@ static void options_of_a_tensor_are_settable_between_steps(void **state)
             meopt_options_init(&o, sizeof o, rule);
             meopt_options_preset(&o, presets[p], &err);
             o.seed = 7;
-            o.beta1 = 0.8;
+            if (rule != MEOPT_ADAFACTOR) o.beta1 = 0.8; /* it would have a first moment */
             o.beta2 = 0.97;
             o.eps = 1e-5;
             o.weight_decay = 0.3;
@@ -338,6 +338,7 @@ static void moments_go_out_and_in_as_numbers(void **state)
     (void)state;
     for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++)
         for (size_t p = 0; p < sizeof presets / sizeof *presets; p++) {
+            if (rule == MEOPT_ADAFACTOR) continue; /* optim_factors.c */
             struct meopt_error err;
             struct meopt *from = make(rule, presets[p], 7), *to = make(rule, presets[p], 7);
             steps(from, 1, 5);

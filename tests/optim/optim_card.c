@@ -81,6 +81,13 @@ static void side_open(struct side *s, struct device *device, struct meopt_option
                                                   : i == 4 && options.maximize ? MEOPT_COPY_F16
                                                                                : 0};
         memcpy(table[i].shape, shapes[i], sizeof shapes[i]);
+        if (i == 1) { /* a vector, and matrices, to adafactor; the same to others */
+            table[i].ndim = 1;
+            table[i].shape[0] = shapes[i][0] * shapes[i][1];
+        } else if (i == 4) {
+            table[i].ndim = 3;
+            memcpy(table[i].shape, (int64_t[]){5, shapes[i][0] / 5, shapes[i][1]}, 3 * sizeof(int64_t));
+        }
         size_t bytes = (size_t)(shapes[i][0] * shapes[i][1]) * 4 + 64;
         s->blocks[i] =
             device ? device_alloc(device, MEMORY_GRADIENTS, bytes, "gradient", &why) : calloc(1, bytes);
@@ -328,7 +335,14 @@ static void every_rule_and_format_has_the_cpu_s_bits(void **unused)
                 bool points = rule == MEOPT_SCHEDULE_FREE;
                 if (points && o.first_moment == MEOPT_STATE_4BIT) o.first_moment = MEOPT_STATE_8BIT;
                 if (points && o.second_moment == MEOPT_STATE_4BIT) o.second_moment = MEOPT_STATE_BF16;
-                o.average_decay = number % 3 && !points && (rule != MEOPT_APSGD || o.momentum > 0) ? 0.99 : 0;
+                if (rule == MEOPT_ADAFACTOR) {
+                    o.beta1 = s % 3 ? 0.9 : 0;
+                    o.scale_parameter = number % 5 > 1;
+                    o.torch_form = number % 7 > 3;
+                    if (o.torch_form) o.eps = 1e-5;
+                }
+                bool moment = !points && (rule == MEOPT_APSGD ? o.momentum > 0 : o.beta1 > 0);
+                o.average_decay = number % 3 && moment ? 0.99 : 0;
                 int mode = number % 9;
                 if (mode == 1) o.accumulator = s % 2 ? MEOPT_STATE_BF16 : MEOPT_STATE_8BIT;
                 snprintf(what, sizeof what, "%s, weights %s, states %d %d, mode %d", meopt_rule_name(rule),

@@ -5,6 +5,24 @@
 
 static float x[A];
 
+static size_t factors_are_those_of_the_record(struct meopt *opt, size_t i, bool has, const uint8_t *record)
+{
+    static const size_t values[] = {130, 70};
+    struct meopt_error err;
+    size_t at = 0;
+    for (int which = MEOPT_VIEW_ROWS; which <= MEOPT_VIEW_COLUMNS; which++) {
+        void *p;
+        size_t bytes;
+        int format;
+        assert_int_equal(meopt_state_view(opt, i, (enum meopt_view)which, &p, &bytes, &format, &err), 0);
+        assert_int_equal(bytes, has ? values[which - MEOPT_VIEW_ROWS] * sizeof(float) : 0);
+        assert_int_equal(format, bytes ? MEOPT_STATE_F32 : -1);
+        if (p) assert_memory_equal(p, record + at, bytes);
+        at += bytes;
+    }
+    return at;
+}
+
 /* Its arrays are those of the record, the residual bits and the accumulator. */
 static void views_are_the_memory_of_the_state(void **state)
 {
@@ -51,6 +69,7 @@ static void views_are_the_memory_of_the_state(void **state)
                     assert_memory_equal(x, record + at, (i ? B : A) * sizeof *x);
                     at += (size_t)groups * 64 * sizeof *x;
                 }
+                at += factors_are_those_of_the_record(opt, i, rule == MEOPT_ADAFACTOR && !i, record + at);
                 assert_int_equal(at + 4, all);
                 /* residual bits below the half of the weight */
                 void *half;

@@ -25,7 +25,9 @@ except ImportError:  # before 2.6
     from torch.distributed._composable.fsdp import fully_shard
 
 RULES = ((mt.AdamW, {}), (mt.Adam, {"weight_decay": 0.1}), (mt.SGD, {"momentum": 0.9}), (mt.Lion, {}),
-         (mt.LAMB, {}), (mt.AdamWScheduleFree, {"weight_decay": 0.1, "warmup_steps": 2}))
+         (mt.LAMB, {}), (mt.AdamWScheduleFree, {"weight_decay": 0.1, "warmup_steps": 2}), (mt.Adafactor, {}),
+         (mt.Adafactor, {"beta1": 0.9}))
+NORMS = mt.LAMB, mt.Adafactor  # of whole tensors, by chunks
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 STEPS = 3
 
@@ -86,7 +88,7 @@ def rows(case, mesh, world):
     whole = [(256 * world, 128)]
     for rule, options in RULES:
         for dtype in DTYPES if rule is mt.AdamW else DTYPES[1:2]:
-            shapes = whole if rule is mt.LAMB else [*whole, (64 * world,), (world, 4096), (1, 6400)]
+            shapes = whole if rule in NORMS else [*whole, (64 * world,), (world, 4096), (1, 6400)]
             expected, found = pair(shapes, dtype, rule, options, place)
             same(case, found, expected)
             uneven = [(100, 70), (7, 33), (2, 40), (5,), (67, 65, 2)]
@@ -101,7 +103,7 @@ def rows(case, mesh, world):
     expected, found = pair(whole, torch.bfloat16, mt.AdamW, {},
                            lambda t: distribute_tensor(t, mesh, [Replicate()]))
     same(case, found, expected)
-    for rule, options in ((mt.AdamW, {}), (mt.LAMB, {})):  # all ranks report one rank's gradient
+    for rule, options in ((mt.AdamW, {}), (mt.LAMB, {}), (mt.Adafactor, {})):  # all ranks report one rank's gradient
         model = Rows(whole, torch.float32, place)
         optimizer = rule(model.parameters(), **options)
         model.w0.grad = place(torch.zeros(whole[0]).index_fill_(0, torch.tensor([0]), float("nan")))
@@ -170,7 +172,8 @@ def released(case, mesh):
     """Gradients of FSDP2 step after their reduction: the bits of a plain step."""
     for rule, options, dtype, micro, accumulate in (
             (mt.AdamW, {}, torch.float32, 2, 1), (mt.AdamW, {}, torch.bfloat16, 2, 2),
-            (mt.Lion, {}, torch.float16, 1, 1), (mt.LAMB, {"max_grad_norm": None}, torch.bfloat16, 1, 1)):
+            (mt.Lion, {}, torch.float16, 1, 1), (mt.LAMB, {"max_grad_norm": None}, torch.bfloat16, 1, 1),
+            (mt.Adafactor, {}, torch.bfloat16, 1, 1)):
         plain, (model, optimizer) = (make(dtype, rule, options, mesh) for _ in range(2))
         mt.release_gradients(model, optimizer, accumulate=accumulate)
         freed = []

@@ -21,8 +21,8 @@ settings() {
     for shard in none optimizer gradients parameters; do
         for format in "train.precision=fp32" "optim.use_meopt=false" "optim.preset=quality" "optim.preset=balanced" "optim.preset=minimal" \
             "optim.state_m=4bit optim.state_v=4bit"; do
-            rule=$((rule % 6 + 1))
-            echo "dist.shard=$shard $format optim.name=$(echo apadam apadamw apsgd lamb lion schedule_free | cut -d' ' -f$rule)"
+            rule=$((rule % 7 + 1)) # schedule_free has no 4-bit states
+            echo "dist.shard=$shard $format optim.name=$(echo schedule_free apadam apadamw apsgd lamb lion adafactor | cut -d' ' -f$rule)"
         done
     done
 }

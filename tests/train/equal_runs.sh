@@ -30,6 +30,13 @@ turns alone lora train.global_batch=0 model_s.place=streamed train.rounds=breadt
 whole - freeze train.global_batch=0 train.micro_batch=12
 whole_streamed whole freeze train.global_batch=0 train.micro_batch=12 model_s.place=streamed
 whole_offloaded whole freeze train.global_batch=0 train.micro_batch=12 optim.offload=nvme
+factored - masked optim.name=adafactor optim.scale_parameter=true
+factored_parts factored masked --workers 3 dist.shard=parameters optim.name=adafactor optim.scale_parameter=true
+factored_stages factored masked --workers 4 dist.pipeline=2 dist.shard=optimizer optim.name=adafactor optim.scale_parameter=true
+factored_moment - language optim.name=adafactor optim.beta1=0.9
+factored_offloaded factored_moment language --workers 2 dist.shard=parameters optim.offload=nvme optim.name=adafactor optim.beta1=0.9
+factored_alone - freeze train.global_batch=0 optim.name=adafactor
+factored_streamed factored_alone freeze train.global_batch=0 model_s.place=streamed optim.name=adafactor
 teacher_stages one distill --workers 4 dist.pipeline=2 dist.shard=parameters model_t.place=streamed
 teacher_streamed alone distill train.global_batch=0 model_s.place=streamed model_t.place=streamed
 teacher_breadth alone distill train.global_batch=0 model_t.place=streamed train.rounds=breadth

@@ -46,6 +46,7 @@ done <<TABLE
 1 0.3 optim.preset=minimal optim.gradients=keep
 0 1 optim.name=lamb optim.clip_mode=exact
 1 0 optim.name=lion
+1 1 optim.name=adafactor optim.beta1=0.9
 1 0.5 optim.name=apsgd optim.use_meopt=false
 1 1 optim.name=schedule_free
 TABLE

@@ -5,12 +5,12 @@ set -eu
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
 pairs="quickstart_dinov2"
 size="train.steps=40 train.batch_size=8"
-runs="apadamw:quality apadam:balanced apsgd:balanced lamb:minimal lion:balanced schedule_free:balanced apadamw:fp32+copy"
+runs="apadamw:quality apadam:balanced apsgd:balanced lamb:minimal lion:balanced schedule_free:balanced adafactor:minimal apadamw:fp32+copy"
 if [ "${MEOPT_LONG:-0}" = 1 ]; then
     pairs="quickstart quickstart_openclip quickstart_dinov2"
     size="train.steps=60 train.batch_size=16"
     runs=""
-    for rule in apadamw apadam apsgd lamb lion schedule_free; do
+    for rule in apadamw apadam apsgd lamb lion schedule_free adafactor; do
         for preset in baseline quality balanced minimal fp32 fp32+copy; do runs="$runs $rule:$preset"; done
     done
 fi

@@ -1,5 +1,5 @@
-"""MEOpt's optimizers for Python programs: Adam, AdamW, SGD, LAMB, Lion, Muon and AdamWScheduleFree in a fraction of
-the usual memory.
+"""MEOpt's optimizers for Python programs: Adam, AdamW, SGD, LAMB, Lion, Muon, AdamWScheduleFree and Adafactor
+in a fraction of the usual memory.
 
 The package calls libmeopt-optim through ctypes; nothing is compiled, and neither PyTorch nor a card is needed
 to import it. For PyTorch::

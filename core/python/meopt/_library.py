@@ -14,6 +14,7 @@ STREAM_DEFAULT = 1
 MEMORY_WEIGHTS, MEMORY_CORRECTION = 0, 2
 WEIGHTS_F32, WEIGHTS_20, WEIGHTS_24, WEIGHTS_32 = 0, 4, 5, 6
 STATE_8BIT, STATE_4BIT, NO_FORMAT = 3, 4, -1
+VIEW_ROWS, VIEW_COLUMNS = 6, 7  # of enum meopt_view
 GROUP = 64  # elements that share a scale
 STATE_BYTES = {0: 256, 1: 128, 2: 128, STATE_8BIT: 64, STATE_4BIT: 32, NO_FORMAT: 0}  # of a group
 
@@ -44,6 +45,8 @@ class Options(C.Structure):
         *((name, C.c_int) for name in ("ns_steps", "ns_schedule", "ns_form", "ns_dtype", "adjust_lr")),
         ("ns_eps", C.c_double), ("ns_coefficients", C.c_double * 3), ("warmup_steps", C.c_int64),
         ("r", C.c_double), ("weight_lr_power", C.c_double),
+        *((name, C.c_double) for name in ("eps2", "clip_threshold", "decay_rate")),
+        *((name, C.c_int) for name in ("scale_parameter", "relative_step", "warmup_init", "torch_form")),
     ]
 
 

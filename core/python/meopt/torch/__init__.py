@@ -5,19 +5,22 @@
     optimizer = meopt.torch.AdamW(model.parameters(), lr=1e-3)  # 4.56 bytes per parameter with its weight
 
 Arguments, their order and their defaults are those of torch.optim.Adam, AdamW, SGD and Muon, of timm's Lamb and
-Lion, and of schedulefree's AdamWScheduleFree; preset, weights, first_moment, second_moment, seed: see Meopt.
+Lion, of schedulefree's AdamWScheduleFree, and of both Adafactors; preset, weights, first_moment, second_moment
+and seed: see Meopt.
 """
 from typing import Any, Dict, Optional, Sequence, Tuple, Union
 
 from torch import Tensor
 
 from .._library import library
+from ._adafactor import Adafactor, TransformersAdafactor
 from ._optimizer import Meopt, fp32_state_dict, load_fp32_state_dict
 from ._points import Points
 from ._release import Release, release_gradients
 
-__all__ = ["ApAdam", "ApAdamW", "ApSGD", "LAMB", "Lion", "Muon", "AdamWScheduleFree", "Adam", "AdamW", "SGD", "Meopt",
-           "fp32_state_dict", "load_fp32_state_dict", "Release", "release_gradients"]
+__all__ = ["ApAdam", "ApAdamW", "ApSGD", "LAMB", "Lion", "Muon", "AdamWScheduleFree", "Adafactor",
+           "TransformersAdafactor", "Adam", "AdamW", "SGD", "Meopt", "fp32_state_dict", "load_fp32_state_dict",
+           "Release", "release_gradients"]
 
 Number = Union[float, Tensor]
 

@@ -162,6 +162,8 @@ class Handle:
         self.rows = list(self.gradients)
         self.with_gradient: List[int] = []  # parameters with collected gradients
         self.group_options: Tuple[Any, ...] = ()
+        self.factor_names: Sequence[str] = ()  # of Adafactor's row and column means in portable states
+        self.factor_dims = False  # these have a dimension of 1 in place of the one that was averaged
 
     def _name(self, i: int) -> bytes:
         return self.names[i].encode()
@@ -390,13 +392,45 @@ class Handle:
         names."""
         saved = {"step": self.steps[i].clone()}
         moments = [self._host_empty(i) if has else None for has in self.moments[i]]
-        if self.moments[i][0]:
-            count = local_tensor(self.params[i]).numel()
-            self.lib.moments_export(self.opt, i, 0, count, *map(_pointer, moments))
+        if any(self.moments[i]):
+            count, m = local_tensor(self.params[i]).numel(), moments[0]
+            m = self._host_empty(i) if m is None else m  # the library's is 0 then
+            self.lib.moments_export(self.opt, i, 0, count, _pointer(m), _pointer(moments[1]))
         saved.update((name, self._like(i, m)) for name, m in zip(names, moments) if m is not None)
         if self.has_points:
             saved["average_sums"] = torch.tensor(self.sums(i), dtype=torch.float64)
-        return saved
+        return {**saved, **self._save_factors(i)}
+
+    def _factors(self, i: int) -> List[Tensor]:
+        """Returns the memory of Adafactor's row and column means, which are those of all ranks; else []."""
+        found = []
+        for which in (L.VIEW_ROWS, L.VIEW_COLUMNS):
+            pointer, count, form = C.c_void_p(), C.c_size_t(), C.c_int()
+            self.lib.state_view(self.opt, i, which, C.byref(pointer), C.byref(count), C.byref(form))
+            begin = begin if found else pointer.value or 0
+            if begin:
+                at = (pointer.value or begin) - begin
+                found.append(self.memory.blocks[begin][at : at + count.value].view(torch.float32))
+        return found
+
+    def _save_factors(self, i: int) -> Dict[str, Tensor]:
+        factors, shape = self._factors(i), tuple(self.params[i].shape)
+        if not factors:
+            return {}
+        rows, columns = (*shape[:-1], 1), (*shape[:-2], 1, shape[-1])
+        if not self.factor_dims:
+            rows, columns = shape[:-1], (*shape[:-2], shape[-1])
+        return {name: f.cpu().clone().view(s) for name, f, s in zip(self.factor_names, factors, (rows, columns))}
+
+    def _load_factors(self, i: int, saved: Dict[str, Any]) -> None:
+        for name, f in zip(self.factor_names, self._factors(i)):
+            if name not in saved:
+                continue
+            values = saved[name].detach().to("cpu", torch.float32).reshape(-1)
+            if values.numel() != f.numel() or not bool((values >= 0).all()) or not bool(values.isfinite().all()):
+                raise ValueError(f"{self.names[i]}: {name} has {values.numel()} values, expected {f.numel()}, not "
+                                 "negative and finite")
+            f.copy_(values)
 
     def _host_empty(self, i: int) -> Tensor:
         """Returns an fp32 tensor of this rank's shape, whatever torch's default dtype and device are."""
@@ -406,7 +440,8 @@ class Handle:
         """Returns what torch.distributed.checkpoint can load on any number of ranks: "step", moments (codes,
         else as save_portable), and what save_weight returns."""
         codes = {name: self._like(i, memory.clone()) for name, memory in self._codes(i).items()}
-        saved = {"step": self.steps[i].clone(), **codes} if codes else self.save_portable(i, names)
+        saved = self.save_portable(i, names) if not codes else {
+            "step": self.steps[i].clone(), **codes, **self._save_factors(i)}
         if self.has_points:
             saved["average_sums"] = torch.tensor(self.sums(i), dtype=torch.float64)
         return {**saved, **self.save_weight(i)}
@@ -490,13 +525,17 @@ class Handle:
             updates = self.info(i).updates
         elif CODES[0] in saved:
             self._load_codes(i, saved, updates)
-        elif self.moments[i][0]:
+        elif any(self.moments[i]) or self._factors(i):
             values = [saved.get(name) if has else None for name, has in zip(names, self.moments[i])]
             values = [None if v is None else self._host_values(i, v) for v in values]
             if values[0] is not None:  # torch's SGD counts no updates; its buffer exists after the first
                 updates = max(updates, 1)
+            if values[0] is None and values[1] is not None and (self.factor_names or not self.moments[i][0]):
+                values[0] = torch.zeros_like(values[1])
             count = p.numel() if values[0] is not None else 0
             self.lib.moments_import(self.opt, i, 0, count, *map(_pointer, values), updates)
+        if "meopt" not in saved:
+            self._load_factors(i, saved)
         self.steps[i] = updates
         if "average_sums" in saved and "meopt" not in saved:
             sums = saved["average_sums"].to(torch.float64).tolist()

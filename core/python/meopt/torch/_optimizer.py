@@ -75,6 +75,8 @@ class Meopt(torch.optim.Optimizer):
 
     _rule = ""
     _moments: Tuple[str, ...] = ("exp_avg", "exp_avg_sq")  # torch's names
+    _factors: Tuple[str, ...] = ()  # of Adafactor's row and column means
+    _factor_dims = False  # they have a dimension of 1 in place of the one that was averaged
 
     def __init__(self, params: Any, seed: int, **defaults: Any) -> None:
         self._seed = seed
@@ -104,6 +106,10 @@ class Meopt(torch.optim.Optimizer):
                 raise ValueError(f"betas[{i}] is {beta}, expected at least 0 and below 1")
         if "dampening" in group and group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
             raise ValueError("nesterov requires a momentum and zero dampening")
+
+    @staticmethod
+    def _lr(group: Dict[str, Any]) -> float:
+        return float(group["lr"])
 
     @staticmethod
     def _group_values(group: Dict[str, Any]) -> Tuple[Any, ...]:
@@ -174,6 +180,7 @@ class Meopt(torch.optim.Optimizer):
             handles.append(Handle(self._options(group, bf16), params, names, self._card(device), index,
                                   self._own_rule(group)))
         for handle in handles:
+            handle.factor_names, handle.factor_dims = self._factors, self._factor_dims
             for i, p in enumerate(handle.params):
                 self._locations[p] = handle, i
                 self.state[p] = {"step": handle.steps[i]}
@@ -201,6 +208,10 @@ class Meopt(torch.optim.Optimizer):
     def _check_weights(self) -> None:
         """Raises RuntimeError if the parameters are not the model that training makes."""
 
+    def _change_moments(self, saved: Dict[Tensor, Dict[str, Any]], p: Tensor) -> None:
+        """Removes from the saved state what a rule that gains or loses its first moment cannot load."""
+        saved.get(p, {}).pop("meopt", None)
+
     def _handles(self) -> List[Handle]:
         return [handle for entry in self._group_handles for handle in entry.handles]
 
@@ -218,7 +229,7 @@ class Meopt(torch.optim.Optimizer):
         for entry, group in zip(self._group_handles, self.param_groups):
             if entry.options[0] != self._creation_options(group)[0]:  # momentum appears or ends
                 for p in group["params"]:
-                    saved.get(p, {}).pop("meopt", None)
+                    self._change_moments(saved, p)
         self._recreate_handles(saved)
         self._sync_params(stepping)
 
@@ -270,7 +281,7 @@ class Meopt(torch.optim.Optimizer):
             for handle in entry.handles:
                 handle.set_group(self._group_values(group))
                 try:
-                    handle.step(group[STEPS], float(group["lr"]), scale)
+                    handle.step(group[STEPS], self._lr(group), scale)
                 except FloatingPointError as error:
                     failures.append(error)
         del gradients

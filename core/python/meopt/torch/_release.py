@@ -124,7 +124,7 @@ class Release:
                 self._scale = L.library().clip_scale(norm, self._max_norm)
         group = optimizer.param_groups[handle.group_index]
         handle.set_group(optimizer._group_values(group))
-        handle.begin_step(group[STEPS] + 1, float(group["lr"]))
+        handle.begin_step(group[STEPS] + 1, optimizer._lr(group))
         self._stepping.append(handle)
 
     @torch.no_grad()
