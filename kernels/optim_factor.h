@@ -15,11 +15,20 @@
  * 0. A sum over 2^25 elements has up to 53 bits on each level. */
 enum { FACTOR_LEVELS = 10, FACTOR_BITS = 28, FACTOR_LOWEST = -150, FACTOR_MOST = 1 << 25 };
 
+/* Squares keep 24 bits, so that most need two levels. */
+#define FACTOR_SQUARE_HALF 0x10000000u /* of the last bit that stays */
+#define FACTOR_SQUARE_MOST 0x1p126     /* a NaN is not below it */
 /* Returns the square of a scaled gradient; 0 if the step skips its group for it. */
 FACTOR_FN double factor_square(float g)
 {
-    double square = (double)g * (double)g;
-    return square < 8.507059173023462e+37 ? square : 0; /* 2^126; not a NaN */
+    union {
+        uint64_t bits;
+        double value;
+    } x;
+    x.value = (double)g * (double)g;
+    if (!(x.value < FACTOR_SQUARE_MOST)) return 0;
+    x.bits = (x.bits + FACTOR_SQUARE_HALF) & ~(uint64_t)(2 * FACTOR_SQUARE_HALF - 1);
+    return x.value;
 }
 FACTOR_FN double factor_power(int exponent)
 {
@@ -66,11 +75,12 @@ FACTOR_FN float factor_average(float old, double total, int64_t count, const str
 
 /* The mean of the row means of a matrix has FACTOR_PARTS partial sums, of every FACTOR_PARTS'th row. */
 enum { FACTOR_PARTS = 256 };
-/* Returns a row's part of the second moment: its mean / the mean of its matrix. */
+/* Returns a row's part of the root of the second moment, of its mean / the mean of its matrix. Without the
+ * root the product with a column's mean could underflow. */
 FACTOR_FN float factor_quotient(float row, double sum, int64_t rows, const struct optim_scalars *s)
 {
     double mean = sum / (double)rows, least = (double)s->root_floor;
-    return (float)((double)row / (mean > least ? mean : least));
+    return (float)sqrt((double)row / (mean > least ? mean : least));
 }
 
 #endif

@@ -98,6 +98,7 @@ OPTIM_FN void rule_points(real *y, real *d, real quotient, const struct optim_sc
     *d = real_fnma(u, real_all(s->lr), *d) * real_all(s->rest1);
 }
 
+#define FACTORED_UPDATE_MOST 0x5d000000u /* 2^59: sums of squares stay finite */
 /* Adafactor: the square that enters averages, and the update before its clipping. */
 OPTIM_FN real rule_factored_square(real g, const struct optim_scalars *s)
 {
@@ -106,7 +107,8 @@ OPTIM_FN real rule_factored_square(real g, const struct optim_scalars *s)
 OPTIM_FN real rule_factored_update(real g, real root, const struct optim_scalars *s)
 {
     /* both are positive or 0, so that their bits have their order */
-    return g / as_real(word_max(as_word(root), as_word(real_all(s->root_floor))));
+    real u = g / as_real(word_max(as_word(root), as_word(real_all(s->root_floor))));
+    return real_limit(u, constant_real(FACTORED_UPDATE_MOST));
 }
 
 /* Returns `size` with the sign of x, or 0 where x is 0. */

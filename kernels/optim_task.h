@@ -53,7 +53,7 @@ struct optim_scalars {
 struct optim_factors {
     int64_t matrices, rows, columns; /* matrices 0: a vector, which has v */
     float *row_means, *column_means; /* (matrices, rows), (matrices, columns): averages of squares */
-    float *row_quotients;            /* (matrices, rows): row mean / mean of its matrix, of this step */
+    float *row_quotients; /* (matrices, rows): root of row mean / mean of its matrix, of this step */
 };
 
 /* ADAFACTOR: how the learning rate follows from the norms of weight and update (kernels/optim_scale.h). */

@@ -23,17 +23,28 @@ OPTIM_FN int64_t group_count(const struct optim_task *t, int64_t group)
 OPTIM_FN void load_factored_roots(real root[VECTORS], const struct optim_task *t, int64_t group)
 {
     const struct optim_factors *f = &t->factors;
-    float v[OPTIM_GROUP];
+    float v[OPTIM_GROUP], row[OPTIM_GROUP];
     int64_t count = group_count(t, group), element = t->first_element + group * OPTIM_GROUP, k = 0;
+    struct row_run whole = row_run(t, element, count);
+    if (LIKELY(whole.count == OPTIM_GROUP)) {
+        const float *column = f->column_means + whole.row / f->rows * f->columns + whole.column;
+        for (int i = 0; i < VECTORS; i++)
+            root[i] = real_sqrt(load_reals(column + i * LANES)) * f->row_quotients[whole.row];
+        return;
+    }
     while (k < count) {
         struct row_run run = row_run(t, element + k, count - k);
         float quotient = f->row_quotients[run.row];
         const float *column = f->column_means + run.row / f->rows * f->columns + run.column;
-        for (int64_t j = 0; j < run.count; j++) v[k + j] = quotient * column[j];
+        for (int64_t j = 0; j < run.count; j++) {
+            v[k + j] = column[j];
+            row[k + j] = quotient;
+        }
         k += run.count;
     }
-    for (; k < OPTIM_GROUP; k++) v[k] = 1;
-    for (int i = 0; i < VECTORS; i++) root[i] = real_sqrt(load_reals(v + i * LANES));
+    for (; k < OPTIM_GROUP; k++) v[k] = row[k] = 1;
+    for (int i = 0; i < VECTORS; i++)
+        root[i] = real_sqrt(load_reals(v + i * LANES)) * load_reals(row + i * LANES);
 }
 
 /* Steps a group with Adafactor; v: of a vector. Returns false after a pass for the norms. */

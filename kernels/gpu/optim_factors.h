@@ -146,8 +146,8 @@ DEVICE void load_factored_roots(real root[LANE_ELEMENTS], const optim_task *t, i
         int64_t matrix = f->matrices > 1 ? row / f->rows : 0;
         root[k] = 1.0f;
         if (element(k, u) < left)
-            root[k] = real_sqrt(real(load_whole<float>(f->row_quotients + row)) *
-                                real(load_whole<float>(f->column_means + matrix * f->columns + column)));
+            root[k] = real_sqrt(real(load_whole<float>(f->column_means + matrix * f->columns + column))) *
+                      real(load_whole<float>(f->row_quotients + row));
     }
 }
 

@@ -259,6 +259,31 @@ static void a_gradient_that_is_not_finite_changes_nothing(void **state)
     meopt_destroy(opt);
 }
 
+/* Gradients from the smallest to the largest that a step takes, also without eps: weights stay finite. */
+static void extreme_gradients_leave_finite_weights(void **state)
+{
+    (void)state;
+    for (int k = 0; k < 4; k++) {
+        struct meopt_options o = options_of("fp32", k % 2 ? 0.9 : 0);
+        if (k / 2) o.eps = 0;
+        struct meopt *opt = made(&o);
+        uint64_t seed = 9;
+        for (int s = 1; s <= 3; s++) {
+            for (int i = 0; i < N; i++) {
+                int scale = i / COLUMNS % 3 == 0   ? -70
+                            : i % COLUMNS % 5 == 0 ? 61
+                                                   : (int)(120 * uniform(&seed)) - 60;
+                other[i] = i % 7 ? (float)ldexp(uniform(&seed) - 0.5, scale) : 0;
+            }
+            struct meopt_gradient g = {other, MEOPT_F32};
+            assert_int_equal(meopt_step(opt, s, LR, 1, &g, NULL, NULL), MEOPT_OK);
+            assert_int_equal(meopt_export(opt, 0, 0, N, now, NULL), MEOPT_OK);
+            for (int i = 0; i < N; i++) assert_true(fabs((double)now[i]) < 1e3);
+        }
+        meopt_destroy(opt);
+    }
+}
+
 static void what_cannot_be_is_refused(void **state)
 {
     (void)state;
@@ -289,6 +314,7 @@ int main(void)
                                        cmocka_unit_test(minimal_holds_two_bytes),
                                        cmocka_unit_test(a_state_goes_on_with_the_same_bits),
                                        cmocka_unit_test(a_gradient_that_is_not_finite_changes_nothing),
+                                       cmocka_unit_test(extreme_gradients_leave_finite_weights),
                                        cmocka_unit_test(what_cannot_be_is_refused)};
     return cmocka_run_group_tests(tests, setup, NULL);
 }
