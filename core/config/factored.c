@@ -33,6 +33,9 @@ void factored_check(const struct config *c, combination_bad bad, void *context)
         bad(context, key, false, hint, sentence);
     }
     if (!is) return;
+    if (!c->optim.torch_form && c->optim.eps > 1e-10)
+        bad(context, "optim.eps", false, "1e-30 is usual, and the default",
+            "adafactor adds optim.eps to squares of gradients");
     if (c->optim.warmup_init && !c->optim.relative_step)
         bad(context, "optim.warmup_init", true, "set optim.relative_step: true, or leave it out",
             "optim.warmup_init needs optim.relative_step");

@@ -28,7 +28,7 @@ for n in range(1, int(sys.argv[1]) + 1):
 END
 }
 number() { sed -n "s/^ *\"$1\": *\([0-9]*\).*/\1/p" | head -n 1; } # KEY
-for name in eva_clip open_clip dinov2 quickstart; do "$MEOPT" config new $name >/dev/null; done
+for name in eva_clip open_clip dinov2 quickstart qwen3_8b; do "$MEOPT" config new $name >/dev/null; done
 
 while read -r name without with; do
     expect 0 "$MEOPT" plan "$name".yaml --card-memory 64G --what-if
@@ -251,6 +251,16 @@ grep -q 'matrices of muon' out || fail "the workspace of muon"
 expect 7 "$MEOPT" plan dinov2.yaml optim.name=muon optim.offload=nvme
 grep -q muon err || fail "offloaded states of muon are not refused by name"
 
+expect 0 "$MEOPT" plan qwen3_8b.yaml optim.name=adafactor optim.preset=minimal --json
+python3 -c '
+import json
+p = json.load(open("out"))
+held = p["classes"]["weights"] + p["classes"]["optimizer"]
+assert held <= 2.1 * 8190735360 and p["peak_bytes"] <= 22e9, (held, p["peak_bytes"])' || fail "Qwen3-8B with adafactor: $(cat out)"
+for wrong in optim.warmup_init=true train.ema=0.9 "optim.eps2=0 optim.scale_parameter=true" optim.decay_rate=0.5 optim.clip_threshold=0; do
+    # shellcheck disable=SC2086
+    expect 7 "$MEOPT" plan eva_clip.yaml optim.name=adafactor $wrong
+done
 expect 2 "$MEOPT" plan eva_clip.yaml --card-memory lots
 expect 7 "$MEOPT" plan quickstart.yaml
 grep -q '/EVA01_CLIP_g_14_plus_psz14_s11B.pt: ' err && grep -q 'model_t.arch' err || fail "a missing checkpoint without arch is named"
