@@ -217,6 +217,24 @@ static int step_several(struct side *s, const struct meopt_gradient *gradients, 
     return status;
 }
 
+/* At the point of evaluation, and back. */
+static void evaluated(struct side sides[2], const char *what)
+{
+    uint32_t seed = 1;
+    for (int d = 0; d < 2; d++) assert_int_equal(meopt_set_point(sides[d].opt, MEOPT_POINT_EVAL, NULL), 0);
+    for (int i = 0; i < TENSORS; i++) {
+        int64_t count = shapes[i][0] * shapes[i][1];
+        float *x = values_new(2 * count, 1, &seed);
+        for (int d = 0; d < 2; d++)
+            assert_int_equal(meopt_export(sides[d].opt, (size_t)i, 0, count, x + d * count, NULL), 0);
+        if (memcmp(x, x + count, (size_t)count * sizeof *x) != 0)
+            fail_msg("%s: other weights to evaluate", what);
+        free(x);
+    }
+    for (int d = 0; d < 2; d++) assert_int_equal(meopt_set_point(sides[d].opt, MEOPT_POINT_TRAIN, NULL), 0);
+    same(sides, what);
+}
+
 static void trial(struct meopt_options options, enum meopt_dtype type, int mode, const char *what)
 {
     struct side sides[2] = {{0}};
@@ -291,6 +309,7 @@ static void trial(struct meopt_options options, enum meopt_dtype type, int mode,
                      stats[1].grad_norm);
         same(sides, what);
     }
+    evaluated(sides, what);
     /* a state saved by the card loads on the card and on the CPU with equal bits */
     struct bytes state = {0};
     saved(&sides[1], &state);
