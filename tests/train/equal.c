@@ -169,6 +169,7 @@ static const struct row rows[] = {
     {M(CLASSIFIER), 3, OF_8 EXACT "optim.name=schedule_free", "dist.shard=parameters"},
     {M(LLAMA), 2, OF_8 BLOCK "optim.name=schedule_free optim.state_m=bf16", "dist.shard=optimizer"},
     {M(EVA), 2, OF_4 EXACT "optim.name=schedule_free", "dist.pipeline=2"},
+    {M(QWEN), 2, OF_3 EXACT LORA "optim.name=schedule_free", "dist.shard=parameters"},
     /* matrices step whole: by one owner, in any order of rounds */
     {M(EVA) | M(LLAMA), 1, MUON "train.micro_batch=2 " CLIP, "train.rounds=breadth " STREAMED},
     {M(GPT2) | M(CLASSIFIER), 3, MUON OF_8 EXACT, "dist.shard=optimizer"},

@@ -360,6 +360,10 @@ class Handle:
             self._mark_written(i)
         self.record_versions()
 
+    def fits(self, i: int) -> bool:
+        """Returns whether a parameter is still what this handle was made for."""
+        return properties_of(local_tensor(self.params[i])) == self.properties[i]
+
     def sums(self, i: int) -> Tuple[float, float]:
         """Returns the sum of the average's weights, and the largest learning rate."""
         found = (C.c_double * 2)()

@@ -205,6 +205,9 @@ class Meopt(torch.optim.Optimizer):
         for p, (handle, i) in self._locations.items():
             handle.load(i, saved.get(p, {}), self._moment_names(handle))
 
+    def _finish_modes(self) -> None:
+        """Called before handles are replaced: their states have all that was written to parameters."""
+
     def _check_weights(self) -> None:
         """Raises RuntimeError if the parameters are not the model that training makes."""
 
@@ -225,6 +228,7 @@ class Meopt(torch.optim.Optimizer):
             for entry, group in zip(self._group_handles, self.param_groups))
         if self._sync_params(stepping) and same:
             return
+        self._finish_modes()
         saved = self._unplaced or {p: handle.save(i) for p, (handle, i) in self._locations.items()}
         for entry, group in zip(self._group_handles, self.param_groups):
             if entry.options[0] != self._creation_options(group)[0]:  # momentum appears or ends

@@ -56,6 +56,11 @@ class Points(Meopt):
             raise RuntimeError(NOT_TRAINING)
         super()._update_handles(stepping)
 
+    def _finish_modes(self) -> None:
+        for handle in self._handles():
+            if all(map(handle.fits, range(len(handle.params)))):  # else a parameter has other memory or type
+                handle.set_point(False)
+
     def _check_weights(self) -> None:
         if any(group["train_mode"] for group in self.param_groups):
             raise RuntimeError("the parameters are those of training: call eval() first")
