@@ -271,6 +271,12 @@ static void a_record_is_the_whole_training(void **state)
     }
 }
 
+static void exported_whole(struct meopt *opt, int64_t count, float *y, float *x)
+{
+    assert_int_equal(meopt_export_point(opt, 0, MEOPT_POINT_TRAIN, 0, count, y, NULL), 0);
+    assert_int_equal(meopt_export_point(opt, 0, MEOPT_POINT_EVAL, 0, count, x, NULL), 0);
+}
+
 /* z - y in bf16, all else in fp32, against doubles: an error e of a stored d = z - y is at most 2^-7 |d|; it
  * moves y by c e of each later step and shrinks with 1 - c, as d itself. */
 static void bf16_stays_within_its_rounding(void **state)
@@ -316,6 +322,65 @@ static void bf16_stays_within_its_rounding(void **state)
     free(grads[0]);
     free(grads[1]);
     free(start);
+    meopt_destroy(opt);
+}
+
+/* Joint codes, with weights in fp32, of gradients of 1/2 to 1: the roots of a group span one binade, and its
+ * grid at most two, with 2 489 2^(-5/3) codes of d, and 65536 by that of v. A stored d is wrong by at most a code,
+ * 1.25 max |d| / 153, and a root by its step, 2/210. Bounds of v give those of u. */
+static void joint_codes_stay_within_their_steps(void **state)
+{
+    (void)state;
+    enum { N = 256 };
+    const double lr = 0.01, b1 = 0.9, b2 = 0.999, eps = 1e-8, root_step = 1 + 2.0 / 210;
+    struct meopt_options o;
+    struct meopt *opt;
+    struct meopt_error err;
+    struct meopt_tensor table = {.name = "w", .ndim = 2, .shape = {16, 16}};
+    meopt_options_init(&o, sizeof o, MEOPT_SCHEDULE_FREE);
+    o.first_moment = o.second_moment = MEOPT_STATE_8BIT;
+    o.small_count = 0;
+    assert_int_equal(meopt_create(&opt, &o, &table, 1, &err), 0);
+    static double y[N], d[N], v[N], low[N], high[N], off_d[N], off_y[N];
+    float g[N], now[N], x[N];
+    uint32_t random = 7;
+    memset(y, 0, sizeof y);
+    for (int i = 0; i < N; i++) d[i] = v[i] = low[i] = high[i] = off_d[i] = off_y[i] = 0;
+    for (int64_t k = 0; k < STEPS; k++) {
+        double c = 1.0 / (double)(k + 1), most[N / 64] = {0};
+        for (int i = 0; i < N; i++) {
+            random = random * 1664525u + 1013904223u;
+            g[i] = (0.5f + (float)(random >> 9) * 0x1p-24f) * (random >> 8 & 1u || i % 3 == 0 ? 1.0f : -1.0f);
+        }
+        if (meopt_step(opt, k + 1, lr, 1, &(struct meopt_gradient){g, MEOPT_F32}, NULL, &err))
+            fail_msg("%s", err.message);
+        for (int i = 0; i < N; i++) {
+            double s = (double)g[i], square = (1 - b2) * s * s, correction = 1 - pow(b2, (double)k + 1);
+            v[i] = b2 * v[i] + square;
+            low[i] = b2 * low[i] + square;
+            high[i] = b2 * high[i] + square;
+            double u = s / (sqrt(v[i] / correction) + eps),
+                   off = fmax(fabs(s) / sqrt(low[i] / correction) - fabs(u),
+                              fabs(u) - fabs(s) / (sqrt(high[i] / correction) + eps));
+            off_y[i] += c * off_d[i] + lr * (1 - b1 * (1 - c)) * off;
+            y[i] += c * d[i] - lr * (1 - b1 * (1 - c)) * u;
+            d[i] = (1 - c) * (d[i] - lr * b1 * u);
+            off_d[i] = (1 - c) * (off_d[i] + lr * b1 * off);
+            low[i] /= root_step * root_step;
+            high[i] *= root_step * root_step;
+            most[i / 64] = fmax(most[i / 64], fabs(d[i]) + off_d[i]);
+        }
+        for (int i = 0; i < N; i++) off_d[i] += 1.25 * most[i / 64] / 153;
+    }
+    exported_whole(opt, N, now, x);
+    double bound = 0, travel = 0;
+    for (int i = 0; i < N; i++) {
+        assert_true(fabs((double)now[i] - y[i]) <= off_y[i] + 1e-6);
+        assert_true(fabs((double)x[i] - (y[i] - d[i] / 9)) <= off_y[i] + off_d[i] / 9 + 1e-6);
+        bound += off_y[i];
+        travel += fabs(y[i]);
+    }
+    assert_true(bound < travel); /* it is no empty promise */
     meopt_destroy(opt);
 }
 
@@ -370,6 +435,7 @@ int main(void)
                                        cmocka_unit_test(values_written_at_evaluation_are_the_new_average),
                                        cmocka_unit_test(a_record_is_the_whole_training),
                                        cmocka_unit_test(bf16_stays_within_its_rounding),
+                                       cmocka_unit_test(joint_codes_stay_within_their_steps),
                                        cmocka_unit_test(impossible_options_are_refused)};
     return cmocka_run_group_tests(tests, open_all, close_all);
 }
