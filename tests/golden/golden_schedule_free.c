@@ -326,8 +326,8 @@ static void bf16_stays_within_its_rounding(void **state)
 }
 
 /* Joint codes, with weights in fp32, of gradients of 1/2 to 1: the roots of a group span one binade, and its
- * grid at most two, with 2 489 2^(-5/3) codes of d, and 65536 by that of v. A stored d is wrong by at most a code,
- * 1.25 max |d| / 153, and a root by its step, 2/210. Bounds of v give those of u. */
+ * grid at most two, with 2 489 2^(-5/3) codes of d, and 65536 by that of v. A stored d is wrong by a code at
+ * most, 1.25 max |d| / 153, and a root by its step, 2/210. Bounds of v give those of u. */
 static void joint_codes_stay_within_their_steps(void **state)
 {
     (void)state;
