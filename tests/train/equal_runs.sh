@@ -40,6 +40,10 @@ factored_streamed factored_alone freeze train.global_batch=0 model_s.place=strea
 teacher_stages one distill --workers 4 dist.pipeline=2 dist.shard=parameters model_t.place=streamed
 teacher_streamed alone distill train.global_batch=0 model_s.place=streamed model_t.place=streamed
 teacher_breadth alone distill train.global_batch=0 model_t.place=streamed train.rounds=breadth
+points - language optim.name=schedule_free
+points_ranks points language --workers 3 dist.shard=parameters optim.name=schedule_free
+points_stages points language --workers 2 dist.pipeline=2 optim.name=schedule_free
+points_offloaded points language optim.offload=nvme optim.name=schedule_free
 END
 # Name, the layout with the same bytes, the objective that makes it in the short form, settings.
 begin() { # LAYOUT: trains it
