@@ -274,9 +274,6 @@ static void check_rule(const struct config *c, combination_bad bad, void *contex
             snprintf(sentence, sizeof sentence, _("%s has no effect on %s"), only[i].key, rule->name);
             bad(context, only[i].key, false, hint, sentence);
         }
-    if (c->optim.offload && rule->traits & WITH_MATRICES)
-        bad(context, "optim.offload", true, "leave it out",
-            "muon steps whole matrices, which are not offloaded");
     if (config_changed(c, "optim.state_v") && !(rule->traits & (WITH_V | WITH_MATRICES | WITH_FACTORS))) {
         snprintf(sentence, sizeof sentence, _("optim.state_v has no effect: %s has no second moment"),
                  rule->name);

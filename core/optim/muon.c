@@ -13,6 +13,7 @@
  * product of the P times X, and A becomes P A P. Only A is multiplied in each step, in fp32.
  */
 #include "core/optim/muon.h"
+#include "core/optim/offload.h"
 #include "core/device/threads.h"
 
 #include <math.h>
@@ -388,12 +389,16 @@ int muon_reserve(struct meopt *opt, struct meopt_error *err)
 
 /* ---- A step -------------------------------------------------------------------------------------------- */
 
-static void sweep_one(struct meopt *opt, const struct optim_task *task, struct optim_sweep *sweep, bool wait)
+static int sweep_one(struct meopt *opt, const struct tensor *t, const struct optim_task *task,
+                     struct optim_sweep *sweep, bool wait, struct meopt_error *err)
 {
+    size_t tensor = (size_t)(t - opt->tensors);
     sweep->tasks = task;
     sweep->count = 1;
     sweep->wait = wait;
+    if (t->offloaded) return offload_sweep(opt, &tensor, sweep, err);
     opt->device->optim->step(opt->device, opt->work, sweep);
+    return MEOPT_OK;
 }
 
 /* Packs `count` values of X, of `type` bytes, as whole numbers in doubles: one fp32, or three bf16. */
@@ -466,10 +471,13 @@ static int step_parts(struct meopt *opt, const struct products *by, const struct
     momentum.weight_format = type == 4 ? WEIGHTS_F32 : WEIGHTS_BF16;
     momentum.copy = momentum.correction = NULL;
     momentum.average_every = 0;
-    if (!refused && t->layout.count) sweep_one(opt, &momentum, &one, false);
-    int status = t->gathers ? gather(opt, t, type, err) : MEOPT_OK;
+    int status = refused || !t->layout.count ? 0 : sweep_one(opt, t, &momentum, &one, false, err);
+    if (!status && t->gathers) status = gather(opt, t, type, err);
     if (status || refused || !t->layout.count) return status;
+    bool shares = opt->device->ops && opt->device->host_memory; /* its GEMM has one scratch for all handles */
+    if (shares) pthread_mutex_lock(&opt->device->lock);
     orthogonalize(opt, by, t, o);
+    if (shares) pthread_mutex_unlock(&opt->device->lock);
     apply.rule = RULE_APPLY;
     apply.m = NULL;
     apply.m_format = STATE_NONE;
@@ -477,8 +485,8 @@ static int step_parts(struct meopt *opt, const struct products *by, const struct
     apply.gradient_format = type == 4 ? GRADIENT_F32 : GRADIENT_BF16;
     apply.s.gradient_scale = 1;
     one.clip = NULL;
-    sweep_one(opt, &apply, &one, sweep->wait);
-    return optim_device_status(opt, err);
+    status = sweep_one(opt, t, &apply, &one, sweep->wait, err);
+    return status ? status : optim_device_status(opt, err);
 }
 
 int muon_step(struct meopt *opt, const struct tensor *t, const struct optim_task *task,

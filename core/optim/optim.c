@@ -231,8 +231,8 @@ static int tensors_append(struct meopt *opt, const struct meopt_tensor *tensors,
             status = optim_fail(err, MEOPT_BAD_ARGUMENT, "two tensors are called %.100s", all[i].name);
     if (!status && opt->options.accumulator_sets) status = accumulators_share(opt, err);
     if (!status && !opt->options.dry) status = refuse_overlap(opt, err);
-    if (!status) status = muon_reserve(opt, err);
     if (!status) status = results_grow(opt, before, err);
+    if (!status) status = muon_reserve(opt, err);
     while (status && opt->count > old) tensor_destroy(opt, &all[--opt->count]);
     return status;
 }

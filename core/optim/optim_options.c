@@ -289,10 +289,6 @@ int options_check(const struct meopt_options *o, struct meopt_error *err)
                           "adapt_every is %d, expected 0: formats that widen during a run were removed; "
                           "choose wider ones, as of meopt_options_preset \"quality\"",
                           o->reserved_adapt_every);
-    if (RULE_HAS(o->rule, WITH_MATRICES) && o->offload)
-        return optim_fail(err, MEOPT_BAD_ARGUMENT,
-                          "rule %s cannot be offloaded: its matrices step whole; set options.offload to 0",
-                          meopt_rule_name(o->rule));
     if ((RULE_HAS(o->rule, WITH_V) || RULE_HAS(o->rule, WITH_MATRICES)) && !RULE_HAS(o->rule, WITH_POINTS) &&
         OPTIM_LOW_BIT(o->second_moment) && o->beta1 * o->beta1 >= o->beta2)
         return optim_fail(err, MEOPT_BAD_ARGUMENT,

@@ -61,6 +61,28 @@ static int sweep_all(struct meopt *opt, const size_t *tensors, struct optim_task
     return status ? status : optim_device_status(opt, err);
 }
 
+/* Runs a sweep of some of the tensors: those without matrices, which step together. */
+static int sweep_others(struct meopt *opt, const size_t *tensors, struct optim_sweep *sweep, size_t count,
+                        bool wait, struct meopt_error *err)
+{
+    struct optim_sweep others = *sweep;
+    struct optim_task *tasks = calloc(count, sizeof *tasks);
+    size_t *named = calloc(count, sizeof *named);
+    int status =
+        tasks && named ? MEOPT_OK : optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu tasks", count);
+    others.tasks = tasks;
+    others.count = 0;
+    for (size_t i = 0; i < sweep->count && !status; i++) {
+        if (RULE_HAS(sweep->tasks[i].rule, WITH_MATRICES)) continue;
+        named[others.count] = tensors[i];
+        tasks[others.count++] = sweep->tasks[i];
+    }
+    if (!status) status = sweep_all(opt, named, tasks, &others, wait, err);
+    free(tasks);
+    free(named);
+    return status;
+}
+
 /* Runs a sweep whose tensors of muon step one by one, after the others. */
 static int sweep_rules(struct meopt *opt, const size_t *tensors, struct optim_task *tasks,
                        struct optim_sweep *sweep, bool wait, struct meopt_error *err)
@@ -70,13 +92,11 @@ static int sweep_rules(struct meopt *opt, const size_t *tensors, struct optim_ta
     if (!matrices) return sweep_all(opt, tensors, tasks, sweep, wait, err);
     if (sweep->check) check_first(opt, sweep);
     bool refused = sweep->bad >= 0; /* handles with other parts of the matrices wait for this one's */
-    for (size_t i = 0; i < sweep->count; i++)
-        if (RULE_HAS(tasks[i].rule, WITH_MATRICES)) tasks[i].count = 0;
-    int status =
-        matrices < sweep->count && !refused ? sweep_all(opt, tensors, tasks, sweep, wait, err) : MEOPT_OK;
+    int status = MEOPT_OK;
+    if (matrices < sweep->count && !refused)
+        status = sweep_others(opt, tensors, sweep, sweep->count - matrices, wait, err);
     for (size_t i = 0; i < sweep->count && !status; i++) {
         if (!RULE_HAS(tasks[i].rule, WITH_MATRICES)) continue;
-        tasks[i].count = opt->tensors[tensors[i]].layout.count;
         sweep->wait = wait;
         status = muon_step(opt, &opt->tensors[tensors[i]], &tasks[i], sweep, refused, err);
     }

@@ -136,6 +136,20 @@ static void count_rules(struct plan *p, const struct trainer *t)
     }
 }
 
+/* Returns the bytes of offloaded states of matrices, which are moved twice. */
+static int64_t matrices_offloaded(const struct trainer *t)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < t->tensor_count; i++) {
+        struct meopt_tensor_info info;
+        bool twice = meopt_tensor_offloaded(t->opt, (size_t)i) &&
+                     RULE_HAS(meopt_tensor_rule(t->opt, (size_t)i), WITH_MATRICES);
+        if (twice && !meopt_info(t->opt, (size_t)i, &info))
+            bytes += (int64_t)(info.bytes.moments + info.bytes.correction);
+    }
+    return bytes;
+}
+
 /* Returns the operations of Newton-Schulz (core/optim/muon.c) for all matrices, as of one rank. */
 static double orthogonal_flops(const struct trainer *t)
 {
@@ -195,7 +209,7 @@ static void count(struct plan *p, const struct trainer *t)
     (void)meopt_held(t->opt, &held);
     struct meopt_offload_info away = {.size = sizeof away};
     (void)meopt_offloaded(t->opt, &away, NULL);
-    p->offload_written_bytes = away.moments + away.corrections;
+    p->offload_written_bytes = away.moments + away.corrections + matrices_offloaded(t);
     p->offload_read_bytes = p->offload_written_bytes * (RULE_HAS_NORMS(c->optim.name) ? 2 : 1);
     p->checkpoint_bytes = checkpoint_bytes(t, &held, p);
     p->update_bytes = 2.0 * (double)(held.weights + held.copy / 2 + held.correction + held.moments) +

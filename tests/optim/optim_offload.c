@@ -149,13 +149,6 @@ static void every_rule_and_preset_has_the_resident_bits(void **state)
             char what[100];
             if (card && ((size_t)rule + p) % 3) continue; /* kernels on the CPU take their time */
             struct meopt_options o = options_of(rule, presets[p]), f = offloaded(o, 1, card && p % 2 ? 1 : 2);
-            if (rule == MEOPT_MUON) { /* refused by name */
-                struct meopt_bytes bytes;
-                struct meopt_error err;
-                assert_int_equal(meopt_query(&f, NULL, 0, &bytes, &err), MEOPT_BAD_ARGUMENT);
-                assert_non_null(strstr(err.message, "muon"));
-                continue;
-            }
             if (rule != MEOPT_SCHEDULE_FREE) o.average_decay = f.average_decay = 0.9;
             enum way way = (enum way)((size_t)rule + p) % WAYS;
             if (way == ACCUMULATED) o.accumulator = f.accumulator = MEOPT_STATE_8BIT;

@@ -172,6 +172,8 @@ static const struct row rows[] = {
     {M(QWEN), 2, OF_3 EXACT LORA "optim.name=schedule_free", "dist.shard=parameters"},
     /* matrices step whole: by one owner, in any order of rounds */
     {M(EVA) | M(LLAMA), 1, MUON "train.micro_batch=2 " CLIP, "train.rounds=breadth " STREAMED},
+    {M(CLASSIFIER), 1, MUON EXACT, STREAMED "train.recompute=block optim.offload=nvme"},
+    {M(GPT2), 1, MUON "train.micro_batch=2 train.ema=0.9 " CLIP, "optim.offload=nvme"},
     {M(GPT2) | M(CLASSIFIER), 3, MUON OF_8 EXACT, "dist.shard=optimizer"},
     {M(QWEN), 2, MUON OF_8 BLOCK "train.ema=0.9", "dist.shard=parameters"},
     {M(BERT), 4, MUON OF_8 NO_CLIP "optim.ns_form=gram", "dist.shard=optimizer"},
