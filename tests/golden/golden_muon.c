@@ -112,6 +112,7 @@ static struct meopt_options options_of(json_t *of)
     json_t *abc = json_object_get(of, "ns_coefficients");
     for (size_t i = 0; i < json_array_size(abc); i++)
         o.ns_coefficients[i] = json_number_value(json_array_get(abc, i));
+    o.ns_schedule = (int)number(of, "polar_express", 0);
     o.ns_dtype = MEOPT_F32;
     return o;
 }

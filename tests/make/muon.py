@@ -8,7 +8,8 @@ MUON: muon.py of github.com/KellerJordan/Muon (857d1ad). MOONLIGHT: examples/toy
 
 Each case of index.json is a real class with its arguments, STEPS steps of the matrices in SHAPES with the gradients of
 `fill`, which the test computes as well. The classes multiply in bf16; here their conversion to it gives float64, so that
-NAME.I (fp32) is the exact trajectory's last weight. bf16.I is the first case by the class as it is.
+NAME.I (fp32) is the exact trajectory's last weight. bf16.I is the first case by the class as it is. polar_express is torch's class
+whose Newton-Schulz is replaced by a singular value decomposition: the polynomials of arXiv:2505.16932, listing 1, of the singular values.
 """
 import ast
 import json
@@ -46,6 +47,22 @@ def classes(muon, moonlight):
     return {"torch": torch.optim.Muon, "keller": spaces[0]["SingleDeviceMuon"], "moonshot": spaces[1]["Muon"]}
 
 
+POLAR = [(8.28721201814563, -23.595886519098837, 17.300387312530933), (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
+         (3.9486908534822946, -2.908902115962949, 0.5518191394370137), (3.3184196573706015, -2.488488024314874, 0.51004894012372),
+         (2.300652019954817, -1.6689039845747493, 0.4188073119525673), (1.891301407787398, -1.2679958271945868, 0.37680408948524835),
+         (1.8750014808534479, -1.2500016453999487, 0.3750001645474248), (1.875, -1.25, 0.375)]
+
+
+def polar(grad, _coefficients, steps, eps):
+    u, s, v = torch.linalg.svd(grad.double(), full_matrices=False)
+    s = s / s.norm().clamp(min=eps) / 1.01
+    for k in range(steps):
+        a, b, c = POLAR[min(k, 7)]
+        x = s / 1.01 if k < 7 else s  # the safety factor of all but the last polynomial
+        s = a * x + b * x**3 + c * x**5
+    return u @ torch.diag(s) @ v
+
+
 BASE = dict(lr=0.02, weight_decay=0.1, momentum=0.95)
 CASES = {
     "default": ("torch", BASE),
@@ -57,6 +74,8 @@ CASES = {
     "steps": ("torch", {**BASE, "ns_steps": 3}),
     "coefficients": ("torch", {**BASE, "ns_coefficients": (2.0, -1.5, 0.5)}),
     "eps": ("torch", {**BASE, "eps": 1.0}),
+    "polar_express": ("torch", BASE),
+    "polar_express9": ("torch", {**BASE, "ns_steps": 9}),
     "outliers100": ("torch", BASE),
     "outliers3000": ("torch", BASE),
     "keller": ("keller", BASE),
@@ -88,7 +107,9 @@ def trajectory(make, kind, arguments, outlier, exact):
 def main():
     make, out = classes(*sys.argv[1:3]), sys.argv[3]
     tensors = {}
+    usual = torch.optim._muon._zeropower_via_newtonschulz
     for name, (kind, arguments) in CASES.items():
+        torch.optim._muon._zeropower_via_newtonschulz = polar if name.startswith("polar") else usual
         for i, w in enumerate(trajectory(make, kind, arguments, OUTLIERS.get(name, 1), True)):
             tensors[f"{name}.{i}"] = w
     for i, w in enumerate(trajectory(make, "torch", BASE, 1, False)):
@@ -96,7 +117,7 @@ def main():
     os.makedirs(out, exist_ok=True)
     save_file(tensors, os.path.join(out, "muon.safetensors"))
     index = {"steps": STEPS, "shapes": SHAPES,
-             "cases": {name: {"class": kind, "outlier": OUTLIERS.get(name, 1), **arguments}
+             "cases": {name: {"class": kind, "polar_express": name.startswith("polar"), "outlier": OUTLIERS.get(name, 1), **arguments}
                        for name, (kind, arguments) in CASES.items()}}
     with open(os.path.join(out, "index.json"), "w") as f:
         json.dump(index, f, indent=1)

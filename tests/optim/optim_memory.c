@@ -46,6 +46,7 @@ static void query_equals_what_is_allocated(void **state)
             assert_int_equal(account.bytes[MEOPT_MEMORY_CORRECTION], query.correction);
             assert_int_equal(account.bytes[MEOPT_MEMORY_MOMENTS], query.moments);
             assert_int_equal(account.bytes[MEOPT_MEMORY_ACCUMULATOR], query.accumulators);
+            assert_int_equal(account.bytes[MEOPT_MEMORY_WORKSPACE], query.workspace);
             meopt_destroy(opt);
             for (int k = 0; k < MEOPT_MEMORY_KINDS; k++) assert_int_equal(account.bytes[k], 0);
             /* each allocation fails once: an error value, no leak */
@@ -106,11 +107,13 @@ static void presets_hold_the_promised_bytes_at_100_million_parameters(void **sta
             size_t total = 0;
             for (int k = 0; k < MEOPT_MEMORY_KINDS; k++) total += account.bytes[k];
             double each = (double)total / (double)held.parameters;
-            if (rule == MEOPT_APADAMW || rule == MEOPT_LION)
+            if (rule == MEOPT_APADAMW || rule == MEOPT_LION || rule == MEOPT_MUON)
                 print_message("%s %s: %.1f M parameters, %.3f bytes each\n", meopt_rule_name(rule),
                               presets[p], (double)held.parameters * 1e-6, each);
             assert_true(held.parameters > 99000000 && held.parameters < 101000000);
             assert_true(each <= limits[p] - (rule == MEOPT_APSGD || rule == MEOPT_LION ? 1 : 0));
+            if (rule == MEOPT_MUON) /* all but the matrix that steps */
+                assert_true((double)(held.total - held.workspace) / (double)held.parameters <= limits[p] - 1);
             meopt_destroy(opt);
         }
 }
