@@ -222,6 +222,7 @@ int optimizer_round_values(struct trainer *t, int index, const float *values, st
     options.device = (struct meopt_device *)t->device;
     options.average_decay = 0;
     struct meopt_tensor row = tensor_row(t, index, options.weights);
+    if (row.flags & MEOPT_OWN_RULE) row.rule = MEOPT_APADAMW; /* a matrix of muon would have a workspace */
     int status = meopt_create(&one, &options, &row, 1, &library);
     if (!status) status = meopt_import(one, 0, 0, t->student->parameters[index].count, values, &library);
     meopt_destroy(one);
