@@ -515,9 +515,64 @@ static void tensors_may_be_stepped_from_several_threads(void **state)
     for (int k = 0; k < 2; k++) meopt_destroy(opt[k]);
 }
 
+/* Tensors of several rules in one handle have the bits of handles of one rule; lamb goes with no other. */
+static void rules_share_a_handle(void **state)
+{
+    (void)state;
+    enum { RULES = 5 };
+    static const int rules[RULES] = {MEOPT_APADAMW, MEOPT_LION, MEOPT_MUON, MEOPT_APSGD, MEOPT_APADAM};
+    static const char *const names[RULES] = {"a", "b", "c", "d", "e"};
+    static float together[A], apart[A];
+    struct meopt_error err;
+    for (size_t p = 0; p < sizeof presets / sizeof *presets; p++) {
+        struct meopt_options o;
+        struct meopt_tensor rows[RULES] = {{0}};
+        struct meopt_gradient g[RULES];
+        struct meopt *all, *one;
+        meopt_options_init(&o, sizeof o, MEOPT_MUON);
+        meopt_options_preset(&o, presets[p], &err);
+        o.weight_decay = 0.1;
+        fill(start, A, 3, 1);
+        for (int i = 0; i < RULES; i++)
+            rows[i] = (struct meopt_tensor){
+                .name = names[i], .ndim = 2, .shape = {130, 70}, .flags = MEOPT_OWN_RULE, .rule = rules[i]};
+        assert_int_equal(meopt_create(&all, &o, rows, RULES, &err), 0);
+        for (size_t i = 0; i < RULES; i++) {
+            assert_int_equal(meopt_tensor_rule(all, i), rules[i]);
+            assert_int_equal(meopt_import(all, i, 0, A, start, &err), 0);
+            g[i] = (struct meopt_gradient){gradient, MEOPT_F32};
+        }
+        for (int step = 1; step <= 3; step++) {
+            fill(gradient, A, (uint32_t)step, 0.1f);
+            assert_int_equal(meopt_step(all, step, 1e-3, 1, g, NULL, &err), 0);
+        }
+        for (size_t i = 0; i < RULES; i++) {
+            struct meopt_tensor row = rows[i];
+            row.flags = 0;
+            o.rule = rules[i];
+            assert_int_equal(meopt_create(&one, &o, &row, 1, &err), 0);
+            assert_int_equal(meopt_import(one, 0, 0, A, start, &err), 0);
+            for (int step = 1; step <= 3; step++) {
+                fill(gradient, A, (uint32_t)step, 0.1f);
+                assert_int_equal(meopt_step(one, step, 1e-3, 1, g, NULL, &err), 0);
+            }
+            assert_int_equal(meopt_export(all, i, 0, A, together, &err), 0);
+            assert_int_equal(meopt_export(one, 0, 0, A, apart, &err), 0);
+            assert_memory_equal(together, apart, sizeof apart);
+            meopt_destroy(one);
+        }
+        meopt_destroy(all);
+        o.rule = MEOPT_MUON;
+        rows[1].rule = MEOPT_LAMB;
+        assert_int_equal(meopt_create(&all, &o, rows, RULES, &err), MEOPT_BAD_ARGUMENT);
+        assert_non_null(strstr(err.message, "tensor b"));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rules_share_a_handle),
         cmocka_unit_test(resume_is_bit_identical),
         cmocka_unit_test(state_goes_from_one_format_to_another),
         cmocka_unit_test(states_of_the_version_before_are_converted),
