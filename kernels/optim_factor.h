@@ -16,8 +16,8 @@
 enum { FACTOR_LEVELS = 10, FACTOR_BITS = 28, FACTOR_LOWEST = -150, FACTOR_MOST = 1 << 25 };
 
 /* Squares keep 24 bits, so that most need two levels. */
-#define FACTOR_SQUARE_HALF 0x10000000u /* of the last bit that stays */
-#define FACTOR_SQUARE_MOST 0x1p126     /* a NaN is not below it */
+#define FACTOR_SQUARE_HALF 0x10000000u          /* of the last bit that stays */
+#define FACTOR_SQUARE_MOST 8.507059173023462e37 /* 2^126; a NaN is not below it */
 /* Returns the square of a scaled gradient; 0 if the step skips its group for it. */
 FACTOR_FN double factor_square(float g)
 {

@@ -139,7 +139,7 @@ DEVICE void step_group(const optim_task *t, bool joint, int m_format, int v_form
                 w[k] = real_fma(rule_direction(quotient, s), -s->step_size, w[k]);
             }
         }
-    } else if (RULE_HAS(rule, WITH_FACTORS)) {
+    } else if ((v_format == STATE_NONE || v_format == STATE_F32) && RULE_HAS(rule, WITH_FACTORS)) {
         bool has_grid = uses_m_grid(t, m_format, v_format);
         if (!step_factored(t, m_format, has_grid, group, active, g, w, m, v, &grid_m, sums->weight,
                            sums->update, u, left))

@@ -103,16 +103,16 @@ KERNEL(optim_factor_means, const optim_row *row, const double *sums)
     const optim_factors *f = &t->factors;
     int64_t matrix = BLOCK_X, rows = f->rows, columns = f->columns;
     const double *of_columns = sums + (f->matrices * rows + matrix * columns) * FACTOR_LEVELS;
-    float *row_means = in_memory(f->row_means) + matrix * rows,
-          *column_means = in_memory(f->column_means) + matrix * columns,
-          *quotients = in_memory(f->row_quotients) + matrix * rows;
+    float *row_means = f->row_means + matrix * rows, *column_means = f->column_means + matrix * columns,
+          *quotients = f->row_quotients + matrix * rows;
     if (row->proceed && !*row->proceed) return;
     for (int p = THREAD; p < FACTOR_PARTS; p += THREADS) {
         double part = 0;
         for (int64_t i = p; i < rows; i += FACTOR_PARTS) {
-            row_means[i] = factor_average(
-                row_means[i], factor_total(sums + (matrix * rows + i) * FACTOR_LEVELS, 1), columns, &t->s);
-            part += (double)row_means[i];
+            double total_of_row = factor_total(sums + (matrix * rows + i) * FACTOR_LEVELS, 1);
+            float mean = factor_average(load_whole<float>(row_means + i), total_of_row, columns, &t->s);
+            store_whole<float>(row_means + i, mean);
+            part += (double)mean;
         }
         parts[p] = part;
     }
@@ -125,9 +125,12 @@ KERNEL(optim_factor_means, const optim_row *row, const double *sums)
     barrier();
     for (int p = THREAD; p < FACTOR_PARTS; p += THREADS)
         for (int64_t i = p; i < rows; i += FACTOR_PARTS)
-            quotients[i] = factor_quotient(row_means[i], total[0], rows, &t->s);
+            store_whole<float>(quotients + i,
+                               factor_quotient(load_whole<float>(row_means + i), total[0], rows, &t->s));
     for (int64_t j = THREAD; j < columns; j += THREADS)
-        column_means[j] = factor_average(column_means[j], factor_total(of_columns + j, columns), rows, &t->s);
+        store_whole<float>(column_means + j,
+                           factor_average(load_whole<float>(column_means + j),
+                                          factor_total(of_columns + j, columns), rows, &t->s));
 }
 
 /* Loads the roots of the second moment of a lane; 1 where there is no element. */

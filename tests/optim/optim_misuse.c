@@ -96,6 +96,10 @@ static void bad_options_and_tensors_are_refused_with_a_sentence(void **state)
     BAD_OPTION(weight_decay, INFINITY);
     BAD_OPTION(threads, -1);
     BAD_OPTION(accumulator, 7);
+    BAD_OPTION(clip_threshold, 0);
+    BAD_OPTION(decay_rate, 0.1);
+    BAD_OPTION(eps2, -1);
+    BAD_OPTION(relative_step, 2);
     bad = o;
     bad.second_moment = MEOPT_STATE_8BIT;
     bad.beta2 = 0.5;
