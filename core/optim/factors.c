@@ -28,12 +28,12 @@ int factors_update(struct meopt *opt, const size_t *tensors, struct optim_sweep 
         size_t values = factor_values(&opt->tensors[tensors[i]].layout);
         if (values > most) most = values;
     }
-    if (!most) return MEOPT_OK;
+    if (opt->options.reduce) status = refuse_together(opt, sweep, err);
+    if (status || !most || sweep->bad >= 0) return status;
     double *sums = host ? malloc(most * sizeof *sums) : NULL;
     if (host && !sums)
         return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu sums of rows and columns", most);
-    if (opt->options.reduce) status = refuse_together(opt, sweep, err);
-    for (size_t i = 0; i < sweep->count && !status && sweep->bad < 0; i++) {
+    for (size_t i = 0; i < sweep->count && !status; i++) {
         size_t values = factor_values(&opt->tensors[tensors[i]].layout);
         if (!values) continue;
         for (size_t k = 0; k < values && host; k++) sums[k] = 0;

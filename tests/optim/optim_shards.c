@@ -435,6 +435,27 @@ static void a_bad_group_of_one_part_is_known_to_both(void **state)
     }
 }
 
+/* With all_or_nothing the means of adafactor, which every part has, stay the same everywhere. */
+static void what_one_part_refuses_all_refuse(void **state)
+{
+    (void)state;
+    struct meopt_options o = options_of(MEOPT_ADAFACTOR, "fp32");
+    float kept = gradients[2][cut_at[2] + 100];
+    o.all_or_nothing = 1;
+    gradients[2][cut_at[2] + 100] = NAN;
+    alone = (struct rank){.number = -1, .part = true};
+    train(&o, 0, ODD, &alone, whole);
+    train_ranks(&o, ranks, PARTS);
+    gradients[2][cut_at[2] + 100] = kept;
+    for (int r = 0; r < PARTS; r++) {
+        for (int s = 0; s < STEPS; s++)
+            assert_int_equal(ranks[r].status[s], s == 2 ? MEOPT_NOT_FINITE : MEOPT_OK);
+        assert_memory_equal(ranks[r].out, whole + cut_at[r],
+                            (size_t)(cut_at[r + 1] - cut_at[r]) * sizeof(float));
+    }
+    check_records("refused");
+}
+
 static void a_sum_that_fails_is_an_error_of_the_call(void **state)
 {
     (void)state;
@@ -460,6 +481,7 @@ int main(void)
                                        cmocka_unit_test(parts_that_begin_anywhere_step_as_well),
                                        cmocka_unit_test(the_whole_record_is_not_that_of_a_part),
                                        cmocka_unit_test(a_bad_group_of_one_part_is_known_to_both),
+                                       cmocka_unit_test(what_one_part_refuses_all_refuse),
                                        cmocka_unit_test(a_sum_that_fails_is_an_error_of_the_call)};
     uint32_t random = 1;
     for (int i = 0; i < ODD; i++) {
