@@ -60,6 +60,28 @@ static void parts_to_combine_are_whole_chunks(void **state)
     REFUSED(meopt_create(&opt, &o, table, COUNT, &err));
 }
 
+/* A first pass over all tensors, or two points of all: such a rule is that of the whole handle. */
+static void rules_that_go_with_no_other_are_refused_by_name(void **state)
+{
+    (void)state;
+    static const bool alone[MEOPT_RULE_COUNT] = {
+        [MEOPT_LAMB] = true, [MEOPT_SCHEDULE_FREE] = true, [MEOPT_ADAFACTOR] = true};
+    for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++)
+        for (int own = 0; own < MEOPT_RULE_COUNT; own++) {
+            struct meopt_options o;
+            struct meopt_error err;
+            struct meopt *opt = NULL;
+            struct meopt_tensor t = {
+                .name = "w", .ndim = 2, .shape = {70, 66}, .flags = MEOPT_OWN_RULE, .rule = own};
+            bool refused = own != rule && (alone[own] || alone[rule]);
+            meopt_options_init(&o, sizeof o, rule);
+            assert_int_equal(meopt_create(&opt, &o, &t, 1, &err), refused ? MEOPT_BAD_ARGUMENT : MEOPT_OK);
+            if (refused) assert_non_null(strstr(err.message, meopt_rule_name(alone[own] ? own : rule)));
+            else assert_int_equal(meopt_tensor_rule(opt, 0), own);
+            meopt_destroy(opt);
+        }
+}
+
 static void bad_options_and_tensors_are_refused_with_a_sentence(void **state)
 {
     (void)state;
@@ -360,6 +382,7 @@ static void a_count_beyond_the_groups_is_a_failure_of_the_device(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rules_that_go_with_no_other_are_refused_by_name),
         cmocka_unit_test(bad_options_and_tensors_are_refused_with_a_sentence),
         cmocka_unit_test(parts_to_combine_are_whole_chunks),
         cmocka_unit_test(bad_calls_are_refused_with_a_sentence),
