@@ -71,7 +71,7 @@ while read -r line <&3; do
     case $line in
     'meopt config set'*)
         [ "$(HF_HOME="$home/hf" "$MEOPT" config get chat.yaml optim.lr)" = 2.0e-4 ] || fail "the learning rate of adapters"
-        type "meopt config set chat.yaml optim.lr=1.0e-2 train.epochs=20 train.batch_size=1 model.context=64 train.precision=fp32" ;;
+        type "meopt config set chat.yaml optim.lr=1.0e-2 train.epochs=40 train.batch_size=1 model.context=64 train.precision=fp32" ;;
     'meopt train'*) wait_for 90 grep -qs '"state": *"done"' runs/chat/state.json || fail "the run does not finish" ;;
     'meopt generate'*) on_screen '^the light, 光。' || fail "the answer" ;;
     esac
