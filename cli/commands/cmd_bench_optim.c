@@ -384,7 +384,7 @@ static json_t *result_json(const struct combination *c, const struct result *r)
 static void result_print(const struct combination *c, const struct result *r)
 {
     double gb = r->moved * (double)r->parameters / r->seconds * 1e-9;
-    printf("%-9s %-9s %-12s %6.2f %6.2f %9.2f %8.2f %6.2f %9.3g %9.2g\n", meopt_rule_name(c->rule),
+    printf("%-13s %-9s %-12s %6.2f %6.2f %9.2f %8.2f %6.2f %9.3g %9.2g\n", meopt_rule_name(c->rule),
            meopt_weight_format_name(c->weights), meopt_state_format_name(c->states), r->held, r->moved,
            r->seconds * 1e3, gb, gb / r->triad, (double)r->parameters / r->seconds, r->error);
     fflush(stdout);
@@ -408,7 +408,7 @@ static int bench_optim_run(const struct arguments *args, struct error *err)
     json_t *results = json_array();
     double best_triad = 0;
     if (!code && !json)
-        printf("%*s %*s %*s %*s %*s %*s %8s %*s %*s %*s\n", PAD(-8, _("rule")), PAD(-9, _("weights")),
+        printf("%*s %*s %*s %*s %*s %*s %8s %*s %*s %*s\n", PAD(-13, _("rule")), PAD(-9, _("weights")),
                PAD(-12, _("states")), PAD(6, _("held")), PAD(6, _("moved")), PAD(9, _("ms/step")), "GB/s",
                PAD(6, _("ratio")), PAD(9, _("params/s")), PAD(9, _("error")));
     for (int r = 0; !code && r < MEOPT_RULE_COUNT; r++) {
