@@ -7,6 +7,7 @@
 [ -z "${lib_sourced-}" ] || return 0
 lib_sourced=1
 work=$(mktemp -d -p "${TMPDIR:-/tmp}")
+export OMPI_MCA_orte_tmpdir_base="$work" # mpirun: of two that begin at once, one may find the directory of both made
 logs='out err log'
 cleanup() { :; }
 report() { :; }
