@@ -434,7 +434,7 @@ const struct config_key config_keys[] = {
          "schedule_free only: power of the learning rate in them", optim.weight_lr_power),
     REAL("optim.max_grad_norm", NULL, 0, 1e9, "0", "train plan",
          "lamb only: divide gradients by max(1, norm / this); 0: off", optim.max_grad_norm),
-    REAL("optim.eps2", NULL, 0, 1, "0.001", "train",
+    REAL("optim.eps2", NULL, 0, 1, "1.0e-3", "train",
          "adafactor only: least root mean square of a weight, for scale_parameter", optim.eps2),
     REAL("optim.clip_threshold", NULL, 0.001, 1e30, "1", "train",
          "adafactor only: clipping of the update's root mean square (torch: d)", optim.clip_threshold),

@@ -56,6 +56,12 @@ static void defaults_are_those_of_the_table(void **state)
     assert_true(config.optim.name == OPTIM_NAME_APADAMW);
     assert_int_equal(config.model_t.dtype, TOWER_DTYPE_BF16);
     assert_int_equal(config.loss.normalize, -1);
+    for (int key = 0; key < config_key_count;
+         key++) { /* a run's config.yaml, which has all, differs in none */
+        char *text = config_value_text(&config, key);
+        if (config_keys[key].type == CONFIG_REAL) assert_string_equal(text, config_keys[key].standard);
+        free(text);
+    }
     assert_int_equal(config_resolve(&config, MODEL_FAMILY_EVA, &err), 0);
     assert_int_equal(config.loss.normalize, 1);
     assert_int_equal(config.data.pipeline, DATA_PIPELINE_CLIP);
