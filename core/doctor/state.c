@@ -158,9 +158,11 @@ static void report_problems(struct work *w)
         struct line *l = work_add(w, "state", FINDING_WARNING, "power cap %.0f W, default %.0f W",
                                   c->cap_w.value, c->cap_default_w.value);
         line_real(l, "power_cap_w", c->cap_w.value);
-        snprintf(remedy, sizeof remedy,
-                 cuda ? "sudo nvidia-smi -i %d -pl %.0f" : "sudo rocm-smi -d %d --setpoweroverdrive %.0f", at,
-                 c->cap_default_w.value);
+        if (cuda)
+            snprintf(remedy, sizeof remedy, "sudo nvidia-smi -i %d -pl %.0f", at, c->cap_default_w.value);
+        else
+            snprintf(remedy, sizeof remedy, "sudo rocm-smi -d %d --setpoweroverdrive %.0f", at,
+                     c->cap_default_w.value);
         line_advise(l, "an administrator has limited the card, which computes more slowly than published",
                     remedy);
     }

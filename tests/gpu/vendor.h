@@ -4,6 +4,7 @@
 #ifndef MEOPT_TESTS_GPU_VENDOR_H
 #define MEOPT_TESTS_GPU_VENDOR_H
 
+#include <cstdint>
 #include <tuple>
 #include <type_traits>
 

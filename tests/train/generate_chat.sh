@@ -161,12 +161,16 @@ await 'status 0'
 usual
 stop
 "$MEOPT" train begin.yaml --run-dir . --name endless --no-dashboard train.steps=1 optim.lr=1.0e-9 >out 2>log || fail "train: exit $?"
+answers() { # text follows the question
+    last=$(screen | grep -v "^$" | tail -n 1)
+    [ "${last#>>>}" = "$last" ]
+}
 chat 'endless --tokenizer chat --max-new-tokens 15000 model.context=16000 --chat' # a model that has learnt nothing
 keys -l 'Where?'
 keys Enter
-wait_for 60 eval '[ "$(screen | grep -vc "^$")" -ge 4 ]' || fail "no answer"
+wait_for 60 answers || fail "no answer"
 keys C-c
-wait_for 60 eval 'screen | grep -v "^$" | tail -n 1 | grep -q "^>>>"' || { screen; fail "Ctrl-C does not end the answer"; }
+wait_for 60 eval 'screen | grep -v "^$" | tail -n 1 | grep -q "^>>>$"' || { screen; fail "Ctrl-C does not end the answer"; }
 keys -l "$(yes 'face of the waters' | head -40 | tr '\n' ' ')"
 keys C-u
 paste plain 'What is MEOpt?
@@ -181,7 +185,7 @@ stop
 chat 'endless --tokenizer chat --max-new-tokens 3000 model.context=3100 --chat'
 keys -l 'Where?'
 keys Enter
-wait_for 60 eval '[ "$(screen | grep -vc "^$")" -ge 4 ]' || fail "no answer"
+wait_for 60 answers || fail "no answer"
 program=$(pgrep -P "$(in_terminal display -p '#{pane_pid}')")
 kill -STOP "$program"
 for text in /clear /exit; do
