@@ -12,8 +12,8 @@ MEOPT_SOURCE=${MEOPT_SOURCE:-$(cd "$(dirname "$0")/../.." && pwd)}
 # PATTERN WHERE: kernels with arithmetic in double, in loops too, or once per row or launch. Its reasons: sums of squares, norms and losses are
 # double by contract (kernels/operations.h), those of the optimizer have the CPU's bits.
 doubles='^(add_values|add_squares|sum_squares_(f32|bf16)|distill_rows)$ loops
-^optim_(step_(f32|bf16|8bit|4bit|any)|squares|total|trust)$ loops
-^(logit_sums|logit_gradient_(f32|bf16)|cross_entropy_rows|optim_clip)$ once'
+^optim_(step_(f32|bf16|8bit|4bit|any)|squares|total|trust|factor_(rows|columns|means))$ loops
+^(logit_sums|logit_gradient_(f32|bf16)|cross_entropy_rows|optim_clip|optim_normalize_(f32|bf16))$ once'
 # PATTERN SM GFX: instructions per element
 elements='^cast_(f32_f32|bf16_f32)$ 4 6
 ^cast_(f32|bf16)_bf16$ 10 11
