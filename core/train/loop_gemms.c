@@ -73,10 +73,16 @@ static bool read_choice(struct gemm_choice *c, json_t *object, int algorithm_byt
     return right;
 }
 
-/* Reads the choices of the run's file. false: there are none for this card and library, which is reported. */
-static bool read_choices(const struct train_loop *w, struct gemm_choices *g)
+/* Reads the choices of the run's file. *found: there are some for this card and library; if not, it is
+ * reported. A file that cannot be read now is an error: new choices would replace it. */
+static int read_choices(const struct train_loop *w, struct gemm_choices *g, bool *found, struct error *err)
 {
-    json_t *root = json_read_below(w->run->directory, name, FILE_BYTES, NULL), *list;
+    char *text;
+    size_t bytes;
+    int code = file_read_below(w->run->directory, name, FILE_BYTES, &text, &bytes, err);
+    if (code) return code;
+    json_t *root = json_parse(text, bytes, 0, NULL), *list;
+    free(text);
     const char *card = "", *library = "";
     bool right =
         root &&
@@ -95,7 +101,8 @@ static bool read_choices(const struct train_loop *w, struct gemm_choices *g)
                  name);
     json_decref(root);
     if (!right || !same) g->count = 0;
-    return right && same;
+    *found = right && same;
+    return 0;
 }
 
 /* Sends rank 0's choices to all ranks, which use them. A rank without such a library takes part. */
@@ -109,14 +116,19 @@ static int use_choices(struct train_loop *w, struct error *err)
 int loop_gemms_begin(struct train_loop *w, struct error *err)
 {
     enum { FIRST, TRY, STORED } mode = FIRST; /* of the library, tried, or those of the file */
+    struct error own = {0};
+    int code = 0;
     w->gemms = xcalloc(1, sizeof *w->gemms);
     if (is_rank0(w) && device_gemm_choices(w->t->device, w->gemms)) {
         const char *wanted = getenv("MEOPT_GEMM_TRIALS");
-        bool absent = file_absent_below(w->run->directory, name); /* a resume then repeats the first ones */
-        if (!absent && read_choices(w, w->gemms)) mode = STORED;
+        bool absent = file_absent_below(w->run->directory, name), /* a resume then repeats the first ones */
+            found = false;
+        if (!absent) code = read_choices(w, w->gemms, &found, &own);
+        if (found) mode = STORED;
         else if ((!absent || w->from == 0) && !(wanted && strcmp(wanted, "none") == 0)) mode = TRY;
     }
-    int code = comm_broadcast(&w->t->ranks, &mode, sizeof mode, 0, err);
+    code = comm_agree(&w->t->ranks, code, &own, "cannot read the algorithms of GEMMs", err);
+    if (!code) code = comm_broadcast(&w->t->ranks, &mode, sizeof mode, 0, err);
     if (code) return code;
     w->try_gemms = mode == TRY;
     if (w->try_gemms && is_rank0(w)) device_gemm_try(w->t->device, true);

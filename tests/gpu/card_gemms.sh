@@ -71,6 +71,13 @@ numbers "$(branch)" 2 0.8
 FAKE_LT_ALGORITHMS=1 resume whole --at 2
 grep -q '^warning: .* GEMM ' log || fail "a missing algorithm is hushed up"
 
+# a file that cannot be read now is not replaced: the resume ends, and the next one repeats the choices
+mv whole/gemm.json kept
+mkdir whole/gemm.json
+! "$MEOPT" train --resume whole --at 2 >out 2>log && grep -q '^meopt: .*gemm.json' log || fail "a file that cannot be read: $(tail -n 3 log)"
+rmdir whole/gemm.json || fail "a file that could not be read was replaced"
+mv kept whole/gemm.json
+
 # ranks use the choice of rank 0
 export FAKE_CARDS=2
 train ranks cuda 4 --cards 0,1
