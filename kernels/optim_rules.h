@@ -59,6 +59,20 @@ enum { OPTIM_RULES(RULE_NUMBER, RULE_) RULE_COUNT, RULE_ACCUMULATE = RULE_COUNT,
 /* Returns whether a first pass over all groups finds the norms of weight and update. */
 #define RULE_HAS_NORMS(rule) (RULE_HAS(rule, WITH_TRUST) || RULE_HAS(rule, WITH_FACTORS))
 
+/* Newton-Schulz of a matrix (core/optim/muon.c), whose sides are `long_side` and `short_side`: whether the
+ * Gram form is used, for a form of enum meopt_ns_form, and the operations of all steps. */
+enum { MATRIX_AUTO, MATRIX_DIRECT, MATRIX_GRAM };
+static inline int matrix_uses_gram(int form, int64_t long_side, int64_t short_side, int card)
+{
+    return form == MATRIX_AUTO ? long_side / short_side >= (card ? 40 : 8) : form == MATRIX_GRAM;
+}
+static inline double matrix_flops(int gram, double steps, double long_side, double short_side)
+{
+    double square = short_side * short_side, cube = square * short_side;
+    return gram ? 4 * square * long_side + (8 * steps - 4) * cube
+                : steps * (4 * square * long_side + 2 * cube);
+}
+
 struct rule_info {
     const char *name, *alias;
     unsigned traits;

@@ -170,11 +170,13 @@ static void first_roots(const struct meopt_options *o, const float *g, double *r
         root[i] = sqrt(rows[i / SIDE] * columns[i % SIDE] / all);
 }
 
-/* Operations of muon's products per matrix of the benchmark: see meopt-optimizers(7). */
-static double products_flop(const struct meopt_options *o, double rows, double columns)
+/* Operations of muon's products per matrix of the benchmark. */
+static double products_flop(const struct meopt_options *o, int64_t rows, int64_t columns)
 {
-    double r = fmin(rows, columns), l = fmax(rows, columns);
-    return RULE_HAS(o->rule, WITH_MATRICES) ? o->ns_steps * (4 * l * r * r + 2 * r * r * r) : 0;
+    int64_t longer = rows > columns ? rows : columns, shorter = rows + columns - longer;
+    bool gram = matrix_uses_gram(o->ns_form, longer, shorter, o->device != NULL);
+    return RULE_HAS(o->rule, WITH_MATRICES) ? matrix_flops(gram, o->ns_steps, (double)longer, (double)shorter)
+                                            : 0;
 }
 
 /* Replaces the square matrix by its orthogonalized one, in float64. */
@@ -327,7 +329,7 @@ static int run_combination(const struct combination *c, int64_t parameters, int 
         *r = (struct result){.held = (double)bytes.total / (double)bytes.parameters,
                              .moved = moved_bytes(c),
                              .seconds = 1e9,
-                             .products = (double)count * products_flop(&o, (double)rows, TENSOR_COLUMNS),
+                             .products = (double)count * products_flop(&o, rows, TENSOR_COLUMNS),
                              .parameters = bytes.parameters};
         r->triad = triad_gb_per_s(triad);
         for (int step = 1; !code && step <= repeat + 1; step++) {

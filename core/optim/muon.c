@@ -93,12 +93,6 @@ struct matrix {
     char *x, *square[4], *copy; /* DIRECT: square[0], [1] of `type`; GRAM: four of fp32 */
 };
 
-static bool uses_gram(const struct meopt_options *o, int64_t rows, int64_t columns, bool card)
-{
-    if (o->ns_form != MEOPT_NS_AUTO) return o->ns_form == MEOPT_NS_GRAM;
-    return most(rows, columns) / least(rows, columns) >= (card ? 40 : 8);
-}
-
 static size_t type_bytes(const struct meopt_options *o) { return o->ns_dtype == MEOPT_F32 ? 4 : 2; }
 
 /* Returns the bytes after X that a matrix needs, and sets its pointers from `at` if that is not NULL. */
@@ -109,7 +103,7 @@ static size_t matrix_place(const struct meopt_options *o, struct matrix *m, int6
     *m = (struct matrix){.rows = rows,
                          .columns = columns,
                          .short_side = least(rows, columns),
-                         .gram = uses_gram(o, rows, columns, card),
+                         .gram = matrix_uses_gram(o->ns_form, long_side, least(rows, columns), card),
                          .type = o->ns_dtype == MEOPT_F32 ? DTYPE_F32 : DTYPE_BF16};
     m->panel = least(most(panel, PANEL_LEAST), long_side);
     size_t used = 0, square = (size_t)m->short_side * (size_t)m->short_side;
@@ -401,7 +395,7 @@ static int sweep_one(struct meopt *opt, const struct tensor *t, const struct opt
     return MEOPT_OK;
 }
 
-/* Packs `count` values of X, of `type` bytes, as whole numbers in doubles: one fp32, or three bf16. */
+/* Packs `count` values of X, of `type` bytes, as integers in doubles: one fp32, or three bf16. */
 static void pack(const char *values, size_t type, int64_t count, double *to)
 {
     for (int64_t i = 0; i < count; i++) {

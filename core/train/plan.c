@@ -154,19 +154,17 @@ static int64_t matrices_offloaded(const struct trainer *t)
 static double orthogonal_flops(const struct trainer *t)
 {
     const struct config *c = t->config;
-    double flops = 0, steps = (double)c->optim.ns_steps;
+    double flops = 0;
     bool card = t->device->optim->asynchronous;
     for (int i = 0; i < t->tensor_count; i++) {
         const struct parameter *p = &t->student->parameters[t->parameter_of[i]];
         if (!RULE_HAS(meopt_tensor_rule(t->opt, (size_t)i), WITH_MATRICES)) continue;
         int64_t all = p->rows[0] ? p->rows[0] + p->rows[1] + p->rows[2] : p->shape[0];
         for (int k = 0; k < 3 && (k == 0 || p->rows[k]); k++) {
-            double rows = (double)(p->rows[0] ? p->rows[k] : p->shape[0]), columns = (double)(p->count / all),
-                   r = fmin(rows, columns), l = fmax(rows, columns);
-            bool gram = c->optim.ns_form == OPTIM_NS_FORM_AUTO ? l >= (card ? 40 : 8) * r
-                                                               : c->optim.ns_form == OPTIM_NS_FORM_GRAM;
-            flops +=
-                gram ? 4 * r * r * l + (8 * steps - 4) * r * r * r : steps * (4 * r * r * l + 2 * r * r * r);
+            int64_t rows = p->rows[0] ? p->rows[k] : p->shape[0], columns = p->count / all,
+                    longer = rows > columns ? rows : columns, shorter = rows + columns - longer;
+            bool gram = matrix_uses_gram((int)c->optim.ns_form, longer, shorter, card);
+            flops += matrix_flops(gram, (double)c->optim.ns_steps, (double)longer, (double)shorter);
         }
     }
     return flops;
