@@ -8,6 +8,7 @@
 #include "core/base/message.h"
 #include "core/device/gpu.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
@@ -232,8 +233,10 @@ static int last_xid(const struct doctor *d, const char *pci)
     free(path);
     if (fd < 0) return -1;
     monitor_pci(card, pci);
-    for (ssize_t n; (n = read(fd, text, sizeof text - 1)) > 0;) {
-        text[n] = 0;
+    /* EPIPE: records were overwritten before they were read; the next read continues after them */
+    for (ssize_t n;
+         (n = read(fd, text, sizeof text - 1)) > 0 || (n < 0 && (errno == EPIPE || errno == EINTR));) {
+        text[n > 0 ? n : 0] = 0;
         for (const char *p = text; (p = strstr(p, mark)); p += sizeof mark - 1) {
             if (sscanf(p + sizeof mark - 1, "%30[0-9a-fA-F:]): %d", address, &number) != 2) continue;
             monitor_pci(found, strcat(address, ".0"));
