@@ -48,7 +48,7 @@ static void blocks_of(struct tensor *t, struct block blocks[BLOCKS])
 
 static void *copy_allocate(const struct tensor *t, size_t bytes, int *status, struct meopt_error *err)
 {
-    void *copy = *status || !bytes ? NULL : aligned_alloc(64, (bytes + 63) & ~(size_t)63);
+    void *copy = *status || !bytes ? NULL : aligned_alloc(64, rounded(bytes));
     if (!copy && bytes && !*status)
         *status = optim_fail(err, MEOPT_NO_MEMORY, "no memory for a copy of %.100s", t->name);
     return copy;

@@ -26,7 +26,7 @@ struct layout piece_layout(const struct tensor *t, int64_t groups)
     struct layout l = t->layout;
     l.groups = groups;
     layout_state(&l);
-    l.residual_bytes = ((size_t)groups * optim_residual_bytes(l.weights) + 63) & ~(size_t)63;
+    l.residual_bytes = rounded((size_t)groups * optim_residual_bytes(l.weights));
     return l;
 }
 

@@ -30,7 +30,7 @@ void *memory_allocate(const struct meopt_options *o, int kind, size_t bytes, con
         [MEOPT_MEMORY_ACCUMULATOR] = MEMORY_GRADIENTS, [MEOPT_MEMORY_WORKSPACE] = MEMORY_WORKSPACE};
     if (o->allocate) return o->allocate(o->context, kind, bytes, tensor);
     if (o->device) return device_alloc(optim_device_of(o), classes[kind], bytes, "optimizer", NULL);
-    void *p = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
+    void *p = aligned_alloc(64, rounded(bytes));
     memory_large_pages(p, bytes);
     return p;
 }

@@ -31,7 +31,7 @@ size_t point_bytes(const struct layout *l)
 {
     size_t bytes[POINT_ARRAYS];
     point_arrays(l, bytes);
-    return ((bytes[0] + 63) & ~(size_t)63) + ((bytes[1] + 63) & ~(size_t)63) + bytes[2];
+    return rounded(bytes[0]) + rounded(bytes[1]) + bytes[2];
 }
 /* Points `host` at the weights of training in the block. */
 static void point_open(const struct tensor *t, struct tensor *host)
@@ -40,9 +40,8 @@ static void point_open(const struct tensor *t, struct tensor *host)
     point_arrays(&t->layout, bytes);
     char *at = t->trained;
     host->weights = at;
-    host->copy = bytes[1] ? at + ((bytes[0] + 63) & ~(size_t)63) : NULL;
-    host->correction =
-        bytes[2] ? at + ((bytes[0] + 63) & ~(size_t)63) + ((bytes[1] + 63) & ~(size_t)63) : NULL;
+    host->copy = bytes[1] ? at + rounded(bytes[0]) : NULL;
+    host->correction = bytes[2] ? at + rounded(bytes[0]) + rounded(bytes[1]) : NULL;
 }
 static void point_copy(const struct tensor *to, const struct tensor *from)
 {
@@ -69,7 +68,7 @@ static bool counts_host_memory(const struct meopt *opt)
 }
 static int point_allocate(const struct meopt *opt, struct tensor *t, struct meopt_error *err)
 {
-    size_t bytes = (point_bytes(&t->layout) + 63) & ~(size_t)63;
+    size_t bytes = rounded(point_bytes(&t->layout));
     t->trained = counts_host_memory(opt) ? memory_allocate(&opt->options, MEOPT_MEMORY_COPY, bytes, t->name)
                                          : aligned_alloc(64, bytes);
     if (t->trained) return MEOPT_OK;
@@ -79,9 +78,7 @@ static int point_allocate(const struct meopt *opt, struct tensor *t, struct meop
 void point_forget(const struct meopt *opt, struct tensor *t)
 {
     if (!counts_host_memory(opt)) free(t->trained);
-    else
-        memory_release(&opt->options, MEOPT_MEMORY_COPY, t->trained,
-                       (point_bytes(&t->layout) + 63) & ~(size_t)63);
+    else memory_release(&opt->options, MEOPT_MEMORY_COPY, t->trained, rounded(point_bytes(&t->layout)));
     t->trained = NULL;
 }
 
