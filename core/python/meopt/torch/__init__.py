@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .._library import library
 from ._adafactor import Adafactor, TransformersAdafactor
-from ._optimizer import Meopt, fp32_state_dict, load_fp32_state_dict
+from ._optimizer import Meopt, _arguments, fp32_state_dict, load_fp32_state_dict
 from ._points import Points
 from ._release import Release, release_gradients
 
@@ -23,10 +23,6 @@ __all__ = ["ApAdam", "ApAdamW", "ApSGD", "LAMB", "Lion", "Muon", "AdamWScheduleF
            "Release", "release_gradients"]
 
 Number = Union[float, Tensor]
-
-def _arguments(given: Dict[str, Any]) -> Dict[str, Any]:
-    """Returns the arguments of a constructor from its locals()."""
-    return {name: value for name, value in given.items() if name not in ("self", "__class__")}
 
 
 class ApAdam(Meopt):

@@ -5,15 +5,11 @@ import torch
 from torch import Tensor
 
 from .. import _library as L
-from ._optimizer import Meopt
+from ._optimizer import Meopt, _arguments
 
 Number = Union[float, Tensor]
 Eps = Tuple[Optional[float], float]
 RELATIVE_LR = 1e-2  # the largest relative step of the paper
-
-
-def _arguments(given: Dict[str, Any]) -> Dict[str, Any]:
-    return {name: value for name, value in given.items() if name not in ("self", "__class__")}
 
 
 class Factored(Meopt):

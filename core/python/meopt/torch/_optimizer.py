@@ -30,6 +30,11 @@ RANGES = {"lr": math.inf, "eps": 1.0, "weight_decay": 1e6, "momentum": 1.0, "war
 STEPS = "steps"  # of a group: steps taken, which key the random numbers
 
 
+def _arguments(given: Dict[str, Any]) -> Dict[str, Any]:
+    """Returns the arguments of a constructor from its locals()."""
+    return {name: value for name, value in given.items() if name not in ("self", "__class__")}
+
+
 class GroupHandles(NamedTuple):
     """The handles of a parameter group, and what they were made from."""
 
