@@ -9,7 +9,7 @@ where the same form without it takes more than 1.5 times the best: it does not c
 The row `digits` is a classifier's whole training, each round with a seed of its own: accuracy, memory, images/s (digits.py).
 
 Under other load, one thread, judged by processor time; all forms, two blocks of each tower:
-    OMP_NUM_THREADS=1 PYTHON tests/bench/paired_with_torch.py beside.jsonl --by processor --depth 2
+    OMP_NUM_THREADS=1 PYTHON tests/bench/paired_with_torch.py paired.jsonl --by processor --depth 2
 The classifier, five seeds:
     OMP_NUM_THREADS=1 PYTHON tests/bench/paired_with_torch.py digits.jsonl --sets native --configs digits --rounds 5
 At rest, two threads, the best form only (steps and starts add up to about 8 minutes each where two cores multiply at 260 GFLOP/s):

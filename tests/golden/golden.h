@@ -56,6 +56,24 @@ static inline int64_t golden_integer(const json_t *json, const char *key)
     return json_integer_value(json_object_get(json, key));
 }
 
+static inline double golden_number(const json_t *json, const char *key, double missing)
+{
+    const json_t *v = json_object_get(json, key);
+    return json_is_number(v) ? json_number_value(v) : json_is_boolean(v) ? json_is_true(v) : missing;
+}
+
+/* The difference from the reference, relative to it, in Euclidean norms. */
+static inline double golden_relative(const float *x, const float *reference, int64_t count)
+{
+    double difference = 0, size = 0;
+    for (int64_t i = 0; i < count; i++) {
+        double d = (double)x[i] - (double)reference[i];
+        difference += d * d;
+        size += (double)reference[i] * (double)reference[i];
+    }
+    return sqrt(difference / size);
+}
+
 /* The sizes of a tower in an index.json; what else it has is set by the caller. */
 static inline struct model_shape golden_shape(const json_t *json)
 {

@@ -1,5 +1,6 @@
 /* Muon against the real classes: torch.optim.Muon, Keller Jordan's and Moonshot's (tests/make/muon.py), in
  * both forms of Newton-Schulz. Bits are the same on every instruction set and with any number of threads. */
+#include "tests/golden/golden.h"
 #include "core/optim/optim.h"
 #include "tests/unit/isas.h"
 
@@ -87,12 +88,6 @@ static void fill(float *x, int64_t n, uint32_t seed, float scale)
     }
 }
 
-static double number(json_t *of, const char *key, double missing)
-{
-    json_t *v = json_object_get(of, key);
-    return json_is_number(v) ? json_number_value(v) : json_is_boolean(v) ? json_is_true(v) : missing;
-}
-
 static struct meopt_options options_of(json_t *of)
 {
     static const char *const names[] = {
@@ -104,15 +99,15 @@ static struct meopt_options options_of(json_t *of)
     if (!adjust) adjust = moonshot ? "match_rms_adamw" : "original";
     for (int i = 0; i < 3; i++)
         if (strcmp(names[i], adjust) == 0) o.adjust_lr = i;
-    o.weight_decay = number(of, moonshot ? "wd" : "weight_decay", 0);
-    o.momentum = number(of, "momentum", o.momentum);
-    o.nesterov = (int)number(of, "nesterov", o.nesterov);
-    o.ns_steps = (int)number(of, "ns_steps", o.ns_steps);
-    o.ns_eps = number(of, "eps", o.ns_eps);
+    o.weight_decay = golden_number(of, moonshot ? "wd" : "weight_decay", 0);
+    o.momentum = golden_number(of, "momentum", o.momentum);
+    o.nesterov = (int)golden_number(of, "nesterov", o.nesterov);
+    o.ns_steps = (int)golden_number(of, "ns_steps", o.ns_steps);
+    o.ns_eps = golden_number(of, "eps", o.ns_eps);
     json_t *abc = json_object_get(of, "ns_coefficients");
     for (size_t i = 0; i < json_array_size(abc); i++)
         o.ns_coefficients[i] = json_number_value(json_array_get(abc, i));
-    o.ns_schedule = (int)number(of, "polar_express", 0);
+    o.ns_schedule = (int)golden_number(of, "polar_express", 0);
     o.ns_dtype = MEOPT_F32;
     return o;
 }
@@ -137,25 +132,14 @@ static void run(json_t *of, const struct meopt_options *o, const char *isa, floa
         struct meopt_gradient g[MATRICES];
         for (int i = 0; i < MATRICES; i++) {
             fill(gradient[i], rows[i] * columns[i], 100 * (uint32_t)step + (uint32_t)i, 0.1f);
-            gradient[i][step] *= (float)number(of, "outlier", 1);
+            gradient[i][step] *= (float)golden_number(of, "outlier", 1);
             g[i] = (struct meopt_gradient){gradient[i], MEOPT_F32};
         }
-        assert_int_equal(meopt_step(opt, step, number(of, "lr", 0), 1, g, NULL, &err), 0);
+        assert_int_equal(meopt_step(opt, step, golden_number(of, "lr", 0), 1, g, NULL, &err), 0);
     }
     for (int i = 0; i < MATRICES; i++)
         assert_int_equal(meopt_export(opt, (size_t)i, 0, rows[i] * columns[i], weights[i], &err), 0);
     meopt_destroy(opt);
-}
-
-static double relative(const float *x, const float *reference, int64_t count)
-{
-    double difference = 0, size = 0;
-    for (int64_t i = 0; i < count; i++) {
-        double d = (double)x[i] - (double)reference[i];
-        difference += d * d;
-        size += (double)reference[i] * (double)reference[i];
-    }
-    return sqrt(difference / size);
 }
 
 static float found[MATRICES][LARGEST], others[MATRICES][LARGEST];
@@ -173,7 +157,7 @@ static void the_classes_in_fp32(void **state)
         o.ns_form = forms[form];
         run(of, &o, NULL, found);
         for (int i = 0; i < MATRICES; i++) {
-            double error = relative(found[i], golden(name, i), rows[i] * columns[i]);
+            double error = golden_relative(found[i], golden(name, i), rows[i] * columns[i]);
             if (!(error <= (forms[form] == MEOPT_NS_GRAM ? GRAM : EXACT)))
                 fail_msg("%s, form %zu, matrix %d: %.3g", name, form, i, error);
         }
@@ -193,8 +177,8 @@ static void the_class_in_bf16(void **state)
         run(of, &o, NULL, found);
         for (int i = 0; i < MATRICES; i++) {
             int64_t n = rows[i] * columns[i];
-            double ours = relative(found[i], golden("default", i), n),
-                   theirs = relative(golden("bf16", i), golden("default", i), n);
+            double ours = golden_relative(found[i], golden("default", i), n),
+                   theirs = golden_relative(golden("bf16", i), golden("default", i), n);
             if (!(ours <= 1.5 * theirs)) fail_msg("matrix %d: %.3g, the class %.3g", i, ours, theirs);
         }
     }
@@ -241,7 +225,7 @@ static void the_class_with_the_gemm_of_each_set(void **state)
                 run(of, &o, NULL, threads == 1 ? found : others);
                 if (threads > 1) assert_memory_equal(found, others, sizeof found);
                 for (int i = 0; i < MATRICES && threads == 1; i++) {
-                    double error = relative(found[i], golden("outliers100", i), rows[i] * columns[i]);
+                    double error = golden_relative(found[i], golden("outliers100", i), rows[i] * columns[i]);
                     if (!(error <= (o.ns_dtype == MEOPT_F32 ? EXACT : BF16)))
                         fail_msg("%s, matrix %d: %.3g", isas[isa], i, error);
                 }

@@ -1,6 +1,7 @@
 /* The rules in fp32 against torch.optim, timm's LAMB, Google's Lion and transformers' Adafactor: every
  * trajectory of tests/data/optim, on every instruction set, through the step of all tensors and through per-
  * tensor steps. */
+#include "tests/golden/golden.h"
 #include "core/base/file.h"
 #include "core/optim/optim.h"
 #include "kernels/optim_rules.h"
@@ -69,12 +70,6 @@ static void tensors_close(struct tensors *t)
     file_map_close(&t->map);
 }
 
-static double number(json_t *config, const char *key, double missing)
-{
-    json_t *v = json_object_get(config, key);
-    return json_is_number(v) ? json_number_value(v) : json_is_boolean(v) ? json_is_true(v) : missing;
-}
-
 static double relative(const float *x, const double *reference, int64_t count)
 {
     double difference = 0, size = 0;
@@ -99,22 +94,22 @@ static struct meopt_options options_of(json_t *config)
         o.beta1 = json_number_value(json_array_get(betas, 0));
         o.beta2 = json_number_value(json_array_get(betas, 1));
     }
-    o.beta1 = number(config, "beta1", o.beta1);
-    o.eps = number(config, "eps", o.eps);
-    o.weight_decay = number(config, "weight_decay", 0);
-    o.momentum = number(config, "momentum", 0);
-    o.dampening = number(config, "dampening", 0);
-    o.nesterov = (int)number(config, "nesterov", 0);
-    o.trust_clip = (int)number(config, "trust_clip", 0);
-    o.always_adapt = (int)number(config, "always_adapt", 0);
-    o.decoupled_decay = (int)number(config, "decoupled_decay", 0);
-    o.eps2 = number(config, "eps2", o.eps2);
-    o.clip_threshold = number(config, "clip_threshold", o.clip_threshold);
-    o.decay_rate = number(config, "decay_rate", o.decay_rate);
-    o.scale_parameter = (int)number(config, "scale_parameter", 0);
-    o.relative_step = (int)number(config, "relative_step", 0);
-    o.warmup_init = (int)number(config, "warmup_init", 0);
-    o.torch_form = (int)number(config, "torch_form", 0);
+    o.beta1 = golden_number(config, "beta1", o.beta1);
+    o.eps = golden_number(config, "eps", o.eps);
+    o.weight_decay = golden_number(config, "weight_decay", 0);
+    o.momentum = golden_number(config, "momentum", 0);
+    o.dampening = golden_number(config, "dampening", 0);
+    o.nesterov = (int)golden_number(config, "nesterov", 0);
+    o.trust_clip = (int)golden_number(config, "trust_clip", 0);
+    o.always_adapt = (int)golden_number(config, "always_adapt", 0);
+    o.decoupled_decay = (int)golden_number(config, "decoupled_decay", 0);
+    o.eps2 = golden_number(config, "eps2", o.eps2);
+    o.clip_threshold = golden_number(config, "clip_threshold", o.clip_threshold);
+    o.decay_rate = golden_number(config, "decay_rate", o.decay_rate);
+    o.scale_parameter = (int)golden_number(config, "scale_parameter", 0);
+    o.relative_step = (int)golden_number(config, "relative_step", 0);
+    o.warmup_init = (int)golden_number(config, "warmup_init", 0);
+    o.torch_form = (int)golden_number(config, "torch_form", 0);
     return o;
 }
 
@@ -173,10 +168,11 @@ static void one_config(const char *name, json_t *config, json_t *index, const ch
             g[i] = (struct meopt_gradient){gradient[i], MEOPT_F32};
         }
         assert_int_equal(meopt_gradient_norm(opt, g, &norm, &finite, &err), 0);
-        double clip = number(config, "clip_grad_norm", 0), pre = number(config, "max_grad_norm", 0);
+        double clip = golden_number(config, "clip_grad_norm", 0),
+               pre = golden_number(config, "max_grad_norm", 0);
         if (clip > 0) scale = meopt_clip_scale(norm, clip);
         if (pre > 0 && norm > pre) scale = pre / norm;
-        double lr = number(config, "lr", 0);
+        double lr = golden_number(config, "lr", 0);
         struct meopt_step_stats stats;
         if (per_tensor) {
             assert_int_equal(meopt_step_begin(opt, step + 1, lr, 1, &err), 0);

@@ -1,5 +1,6 @@
 /* schedule_free in fp32 against schedulefree.AdamWScheduleFree, each option (tests/make/schedule_free.py), on
  * every instruction set: y after each step, and x; then points, records, and a z - y of few bits. */
+#include "tests/golden/golden.h"
 #include "core/base/file.h"
 #include "core/optim/optim.h"
 #include "core/weights/weights.h"
@@ -39,12 +40,6 @@ static float *values_of(const char *prefix, const char *kind, int i)
     return values;
 }
 
-static double number(const json_t *config, const char *key, double missing)
-{
-    const json_t *v = json_object_get(config, key);
-    return json_is_number(v) ? json_number_value(v) : missing;
-}
-
 static struct meopt_options options_of(const json_t *config)
 {
     struct meopt_options o;
@@ -54,11 +49,11 @@ static struct meopt_options options_of(const json_t *config)
         o.beta1 = json_number_value(json_array_get(betas, 0));
         o.beta2 = json_number_value(json_array_get(betas, 1));
     }
-    o.eps = number(config, "eps", o.eps);
-    o.weight_decay = number(config, "weight_decay", 0);
-    o.warmup_steps = (int64_t)number(config, "warmup_steps", 0);
-    o.r = number(config, "r", o.r);
-    o.weight_lr_power = number(config, "weight_lr_power", o.weight_lr_power);
+    o.eps = golden_number(config, "eps", o.eps);
+    o.weight_decay = golden_number(config, "weight_decay", 0);
+    o.warmup_steps = (int64_t)golden_number(config, "warmup_steps", 0);
+    o.r = golden_number(config, "r", o.r);
+    o.weight_lr_power = golden_number(config, "weight_lr_power", o.weight_lr_power);
     return o;
 }
 
@@ -80,23 +75,12 @@ static struct meopt *create(const struct meopt_options *o)
 
 static void step(struct meopt *opt, const json_t *config, int64_t k, float *const grads[TENSORS])
 {
-    double lr = number(config, "lr", 0.0025);
+    double lr = golden_number(config, "lr", 0.0025);
     struct meopt_gradient g[TENSORS];
     struct meopt_error err;
-    if (k >= 10) lr = number(config, "lr_late", lr);
+    if (k >= 10) lr = golden_number(config, "lr_late", lr);
     for (int i = 0; i < TENSORS; i++) g[i] = (struct meopt_gradient){grads[i] + k * counts[i], MEOPT_F32};
     if (meopt_step(opt, k + 1, lr, 1, g, NULL, &err)) fail_msg("%s", err.message);
-}
-
-static double relative(const float *x, const float *reference, int64_t count)
-{
-    double difference = 0, size = 0;
-    for (int64_t i = 0; i < count; i++) {
-        double d = (double)x[i] - (double)reference[i];
-        difference += d * d;
-        size += (double)reference[i] * (double)reference[i];
-    }
-    return sqrt(difference / size);
 }
 
 static void exported(struct meopt *opt, int i, enum meopt_point point, float *values)
@@ -118,14 +102,14 @@ static void one_config(const char *name, const json_t *config, const char *kerne
     for (int64_t k = 0; k < STEPS; k++) {
         step(opt, config, k, grads);
         exported(opt, 0, MEOPT_POINT_TRAIN, now);
-        double error = relative(now, y[0] + k * counts[0], counts[0]);
+        double error = golden_relative(now, y[0] + k * counts[0], counts[0]);
         if (!(error <= 1e-5)) fail_msg("%s y step %d on %s: %.3g", name, (int)k + 1, kernels, error);
     }
     for (int i = 0; i < TENSORS; i++)
         for (int point = 0; point < 2; point++) {
             const float *reference = point ? x[i] : i ? y[i] : y[0] + (STEPS - 1) * counts[0];
             exported(opt, i, (enum meopt_point)point, now);
-            double error = relative(now, reference, counts[i]);
+            double error = golden_relative(now, reference, counts[i]);
             if (!(error <= 1e-5))
                 fail_msg("%s %c p%d on %s: %.3g", name, point ? 'x' : 'y', i, kernels, error);
         }
@@ -208,8 +192,8 @@ static void evaluation_leaves_no_trace(void **state)
         exported(opt, 1, MEOPT_POINT_EVAL, x);
         exported(opt, 1, MEOPT_POINT_TRAIN, y);
         assert_int_equal(meopt_export(opt, 1, 0, counts[1], now, &err), 0);
-        assert_true(relative(now, x, counts[1]) <= 0x1p-8); /* half a unit of bf16 at most */
-        assert_true(relative(y, x, counts[1]) > 1e-4);
+        assert_true(golden_relative(now, x, counts[1]) <= 0x1p-8); /* half a unit of bf16 at most */
+        assert_true(golden_relative(y, x, counts[1]) > 1e-4);
         assert_int_equal(meopt_held(opt, &held), 0);
         assert_true(held.point > 0 && held.total == before.total + held.point && before.point == 0);
         same_state(opt, plain); /* what is saved is the training */
@@ -236,11 +220,11 @@ static void values_written_at_evaluation_are_the_new_average(void **state)
         assert_int_equal(meopt_import(opt, 1, 0, counts[1], x, NULL), 0);
         assert_int_equal(meopt_set_point(opt, MEOPT_POINT_TRAIN, NULL), 0);
         exported(opt, 1, MEOPT_POINT_EVAL, now);
-        assert_true(relative(now, x, counts[1]) <= 0x1p-8);
+        assert_true(golden_relative(now, x, counts[1]) <= 0x1p-8);
         exported(opt, 1, MEOPT_POINT_TRAIN, now);
         assert_int_equal(meopt_moments_export(opt, 1, 0, counts[1], m, v, NULL), 0);
         for (int i = 0; i < counts[1]; i++) m[i] = x[i] + m[i] / 9;
-        assert_true(relative(now, m, counts[1]) <= 0x1p-8);
+        assert_true(golden_relative(now, m, counts[1]) <= 0x1p-8);
         meopt_destroy(opt);
     }
 }

@@ -12,12 +12,7 @@ MEOPT_SOURCE=${MEOPT_SOURCE:-$(cd "$(dirname "$0")/../.." && pwd)}
 
 # Of each kernel the loop with the most matrix instructions: NAME MATRIX SHARED_LOADS BRANCHES MOVES INSTRUCTIONS
 loops() {
-    awk 'function hex(s,    i, x, part) {
-            if (split(s, part, "+") == 2) return hex(part[1]) + hex(part[2])
-            s = tolower(s)
-            for (i = 1; i <= length(s); i++) x = 16 * x + index("0123456789abcdef", substr(s, i, 1)) - 1
-            return x
-        }
+    awk "$awk_hex"'
         function finish(    i, j, best, size) {
             best = -1
             for (i = 1; i <= n; i++) {

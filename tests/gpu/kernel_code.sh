@@ -2,7 +2,7 @@
 # The machine code of the kernels besides attention's (attention_code.sh), for the code objects that were built:
 # - Arithmetic in double is where `doubles` states it, and nowhere else: cards for workstations have 1/64 of the rate of fp32.
 # - No registers are moved to accumulators and back (AMD), none are spilled, and blocks have room on a multiprocessor (`blocks`).
-# - Elementwise kernels load and store 16 bytes at a time, by at most so many instructions per element (`elements`), with every option of a kernel.
+# - Elementwise kernels load and store 16 bytes at a time, with at most the instructions per element of `elements`, with every option of a kernel.
 #   sh tests/gpu/kernel_code.sh OBJECT...    prints the table of other objects, and checks nothing
 set -eu
 MEOPT_SOURCE=${MEOPT_SOURCE:-$(cd "$(dirname "$0")/../.." && pwd)}
@@ -31,12 +31,7 @@ blocks='^optim_step_any$ 1 3
 # Of each kernel: NAME INSTRUCTIONS DOUBLE DOUBLE_IN_LOOPS MOVES WIDE_LOOP; the last is the longest loop around a store of 16 bytes, without those
 # around it
 figures() {
-    awk 'function hex(s,    i, x, part) {
-            if (split(s, part, "+") == 2) return hex(part[1]) + hex(part[2])
-            s = tolower(s)
-            for (i = 1; i <= length(s); i++) x = 16 * x + index("0123456789abcdef", substr(s, i, 1)) - 1
-            return x
-        }
+    awk "$awk_hex"'
         function finish(    i, k, j, within, size, wide) {
             split("", within)
             for (i = 1; i <= n; i++) {

@@ -36,3 +36,10 @@ multiprocessor() {
     *) echo '102400 1024 512' ;;
     esac
 }
+# A function of awk: the number of a text in hexadecimal, "BASE+OFFSET" too
+awk_hex='function hex(s,    i, x, part) {
+    if (split(s, part, "+") == 2) return hex(part[1]) + hex(part[2])
+    s = tolower(s)
+    for (i = 1; i <= length(s); i++) x = 16 * x + index("0123456789abcdef", substr(s, i, 1)) - 1
+    return x
+}'

@@ -104,7 +104,7 @@ def read(path):
 
 
 def render(template, record, **more):
-    """The text, and what the template marks as generated behind the header; (None, None): it refuses the record."""
+    """The text, and what the template marks as generated after the header; (None, None): it refuses the record."""
     try:
         (text,), marks = render_jinja_template([json.loads(json.dumps(record["messages"]))], chat_template=template, tools=record.get("tools"),
                                                bos_token=BOS, eos_token=END, date_string=DATE, **more)
