@@ -1,5 +1,5 @@
 /* main() of meopt: finds the command, parses its options by its table, runs it, and prints its error. */
-#include "cli/commands/cmd_config.h"
+#include "cli/config/cmd_config.h"
 #include "cli/command.h"
 #include "cli/help_topics.h"
 #include "cli/language.h"

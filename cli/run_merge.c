@@ -2,7 +2,7 @@
 #include "cli/run_merge.h"
 #include "core/base/file.h"
 #include "core/nn/tower.h"
-#include "core/train/adapters.h"
+#include "core/experiment/adapters.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,6 +5,7 @@
 #include "core/base/log.h"
 #include "core/config/hub_name.h"
 #include "core/config/value.h"
+#include "core/experiment/adapters.h"
 #include "core/run/checkpoint.h"
 
 #include <stdlib.h>
@@ -100,5 +101,15 @@ int run_weights_use(struct config *config, const char *run, enum run_checkpoint 
     if (!code) code = config_assign(config, adapters ? "lora.adapter" : "model_s.weight", path, err);
     if (!code && !adapters) code = config_assign(config, "model_s.init", "checkpoint", err);
     free(path);
+    return code;
+}
+
+int run_load_adapters(const struct config *c, struct tower *tower, struct error *err)
+{
+    struct weights *weights = NULL;
+    if (!c->lora.adapter[0]) return 0;
+    int code = adapters_open(c, &weights, err);
+    if (!code) code = tower_load_adapters(tower, weights, NULL, NULL, err);
+    weights_close(weights);
     return code;
 }

@@ -3,6 +3,7 @@
 #define MEOPT_CLI_RUN_WEIGHTS_H
 
 #include "core/config/config.h"
+#include "core/nn/nn.h"
 
 /* Loads the configuration that operands[0] names, a file, a run (a directory, or a name as in run_name.h), or
  * a model directory of transformers (hf:OWNER/REPO, too), with the key=value pairs after it. *run: directory
@@ -25,5 +26,8 @@ int run_weights_path(char **path, const char *run, enum run_checkpoint which, in
  * *step to its step. */
 int run_weights_use(struct config *config, const char *run, enum run_checkpoint which, int64_t *step,
                     struct error *err);
+
+/* Reads lora.adapter, if it is set, into a tower that only computes. */
+int run_load_adapters(const struct config *config, struct tower *tower, struct error *err);
 
 #endif

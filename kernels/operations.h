@@ -384,7 +384,7 @@ struct logit_gradient {
  *                 order
  *   resize_rows   out (n_out, D) = w (n_out, n_in) @ in (n_in, D), all F32; transpose: out (n_in, D) += w^T
  *                 @ in (n_out, D). The bicubic resize of a position embedding and its gradient
- *                 (core/nn/positions.h).
+ *                 (core/model/positions.h).
  *   column_sums   sums F32 (D) += column sums of x (R, D)
  *   sum_squares   sum of squares in double, and whether all are finite: sum[0] +=, finite[0] &=. The profile
  *                 counts it as optimizer work, because it serves only clipping.

@@ -1,6 +1,6 @@
 /* meopt attach: opens the dashboard of a run. While the run's job waits in Slurm's queue, it shows the state
  * of the queue and the plan, and then becomes the dashboard. */
-#include "cli/commands/cmd_config.h"
+#include "cli/config/cmd_config.h"
 #include "cli/command.h"
 #include "cli/dashboard/dash.h"
 #include "cli/dashboard/queue_view.h"

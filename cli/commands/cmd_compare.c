@@ -8,7 +8,7 @@
 #include "core/compare/output.h"
 #include "core/compare/paper.h"
 #include "core/compare/published.h"
-#include "core/train/objective.h"
+#include "core/experiment/objective.h"
 
 #include <langinfo.h>
 #include <limits.h>

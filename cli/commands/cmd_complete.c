@@ -3,8 +3,8 @@
  * one candidate per line, and ":files" if a file name is possible. */
 #include "cli/command.h"
 #include "cli/help_topics.h"
-#include "cli/commands/cmd_config.h"
-#include "cli/commands/plan_card.h"
+#include "cli/config/cmd_config.h"
+#include "cli/plan/plan_card.h"
 #include "cli/run_name.h"
 #include "core/base/file.h"
 #include "core/compare/published.h"

@@ -5,10 +5,10 @@
 #include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/doctor/doctor.h"
-#include "core/train/experiment.h"
+#include "core/experiment/experiment.h"
 #include "core/train/meta.h"
-#include "core/train/plan.h"
-#include "core/train/trainer.h"
+#include "core/plan/plan.h"
+#include "core/step/trainer.h"
 
 #include <archive.h>
 #include <curl/curl.h>
@@ -82,7 +82,7 @@ struct shapes {
 static void shape_of(struct doctor_shape *s, const char *of, const struct model_shape *g,
                      const struct config_tower *tower, int64_t images, bool trained)
 {
-    *s = (struct doctor_shape){.type = trainer_tower_type(tower),
+    *s = (struct doctor_shape){.type = experiment_tower_type(tower),
                                .images = images,
                                .tokens = model_shape_tokens(g),
                                .width = g->width,
@@ -110,7 +110,7 @@ static int shapes_of(struct shapes *s, const struct arguments *args, struct erro
     struct plan plan;
     int code = config_load(&config, args->operands[0], args->operands + 1, args->operand_count - 1, err);
     if (code) return code;
-    code = train_set_classes(&config, err);
+    code = experiment_set_classes(&config, err);
     if (!code) code = plan_make_inspect(&plan, &config, NULL, read_shapes, s, err);
     config_free(&config);
     if (!code && s->code) *err = s->err;

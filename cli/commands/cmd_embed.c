@@ -1,16 +1,16 @@
 /* meopt embed: writes a tower's output for every image, with the names of the images, for example to
  * compare it with PyTorch or to search images. Row i belongs to name i. An image that cannot be decoded has
  * a row of NaN; with --skip-bad it has neither row nor name. */
-#include "cli/commands/cmd_config.h"
+#include "cli/config/cmd_config.h"
 #include "cli/command.h"
 #include "cli/run_weights.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/device/facts.h"
-#include "core/train/adapters.h"
-#include "core/train/experiment.h"
-#include "core/train/preprocess.h"
-#include "core/train/trainer.h"
+#include "core/experiment/adapters.h"
+#include "core/experiment/experiment.h"
+#include "core/experiment/preprocess.h"
+#include "core/step/trainer.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -63,9 +63,9 @@ static int open_tower(struct embed *e, struct error *err)
 {
     struct config *c = &e->config;
     char images[320];
-    int code = train_check_file(c, e->student ? "model_s.weight" : "model_t.weight", err);
-    if (!code) code = trainer_tower_shape(c, e->student, &e->model_shape, &e->weights, err);
-    if (!code) code = train_device_open(&e->device, c, true, err);
+    int code = experiment_check_file(c, e->student ? "model_s.weight" : "model_t.weight", err);
+    if (!code) code = experiment_tower_shape(c, e->student, &e->model_shape, &e->weights, err);
+    if (!code) code = experiment_open_device(&e->device, c, true, err);
     if (code) return code;
     char text[512];
     model_shape_text(&e->model_shape, text, sizeof text);
@@ -73,7 +73,7 @@ static int open_tower(struct embed *e, struct error *err)
     preprocess_text(c, e->student, images, sizeof images);
     log_info("images: %s", images);
     device_facts_warn(e->device);
-    enum dtype type = trainer_tower_type(e->student ? &c->model_s : &c->model_t);
+    enum dtype type = experiment_tower_type(e->student ? &c->model_s : &c->model_t);
     struct tower_options options = {.batch = c->train.batch_size,
                                     .compute = type,
                                     .weight_type = type,
@@ -85,7 +85,7 @@ static int open_tower(struct embed *e, struct error *err)
         if (!err->file[0]) error_at(err, checkpoint_of(e), 0, 0);
         return code;
     }
-    if (e->student && (code = adapters_load(c, e->tower, err)) != 0) return code;
+    if (e->student && (code = run_load_adapters(c, e->tower, err)) != 0) return code;
     size_t input_bytes = model_shape_input_bytes(&e->model_shape, options.batch);
     e->scratch = device_alloc(e->device, MEMORY_WORKSPACE, e->tower->scratch_bytes, "scratch", err);
     if (!e->scratch) return err->code;
@@ -97,7 +97,7 @@ static int open_tower(struct embed *e, struct error *err)
 
 static int open_images(struct embed *e, struct error *err)
 {
-    struct data_options images = train_tower_images(&e->config, e->student);
+    struct data_options images = experiment_tower_images(&e->config, e->student);
     images.whole = true;
     images.shuffle = images.augment = false;
     images.apart = NULL; /* images of data.val have embeddings, too */

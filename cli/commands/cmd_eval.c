@@ -1,6 +1,6 @@
 /* meopt eval: evaluates a student on the images of data.val, as training does after an epoch. */
 #include "cli/command.h"
-#include "cli/commands/cmd_config.h"
+#include "cli/config/cmd_config.h"
 #include "cli/run_average.h"
 #include "cli/run_weights.h"
 #include "core/base/clock.h"
@@ -8,9 +8,9 @@
 #include "core/compare/output.h"
 #include "core/data/list.h"
 #include "core/run/scores.h"
-#include "core/train/class_order.h"
-#include "core/train/evaluate.h"
-#include "core/train/experiment.h"
+#include "core/experiment/class_order.h"
+#include "core/step/evaluate.h"
+#include "core/experiment/experiment.h"
 #include "core/train/trainer_checkpoint.h"
 
 #include <math.h>
@@ -102,7 +102,7 @@ static int read_classes(struct eval *e, struct image_list *list, struct error *e
     struct config *c = &e->config;
     char count[24];
     int code = class_order_read(&e->order, c, e->run, err);
-    if (code || needs_root(e)) return code ? code : train_list_classes(c, list, err);
+    if (code || needs_root(e)) return code ? code : experiment_list_classes(c, list, err);
     code = config_assign(c, "data.root", "", err);
     if (!code && strcmp(path_basename(c->data.labels), "coarse") != 0)
         code = config_assign(c, "data.labels", "", err);
@@ -114,11 +114,11 @@ static int read_classes(struct eval *e, struct image_list *list, struct error *e
 /* Opens the images of training for their classes: no batch of them is read. */
 static int open_root(struct eval *e, struct image_list *list, struct error *err)
 {
-    struct data_options options = train_data_options(&e->config);
+    struct data_options options = experiment_data_options(&e->config);
     options.list = list;
     options.whole = true;
     options.batch = 1;
-    return e->config.data.root[0] ? train_open_data(&e->train, &e->config, e->run, &options, err) : 0;
+    return e->config.data.root[0] ? experiment_open_data(&e->train, &e->config, e->run, &options, err) : 0;
 }
 
 /* Refuses classes of data.val without a known order, unless the classifier has as many. */
@@ -138,15 +138,16 @@ static int open_all(struct eval *e, bool by_class, struct error *err)
     struct config *c = &e->config;
     struct image_list list = {0};
     int code = read_classes(e, &list, err);
-    if (!code) code = train_check_files(c, NULL, NULL, err);
-    if (!code) code = train_device_open(&e->device, c, true, err);
+    if (!code) code = experiment_check_files(c, NULL, NULL, err);
+    if (!code) code = experiment_open_device(&e->device, c, true, err);
     if (!code) code = trainer_create_evaluation(&e->trainer, c, e->device, false, err);
     if (!code) model_shape_log_assumed(&e->trainer->student_shape);
     if (!code && e->average) code = use_averages(e, err);
     if (!code) code = open_root(e, &list, err);
     image_list_free(&list);
     if (!code)
-        code = train_open_validation(&e->data, c, e->train, &e->order, 0, 1, true, e->trainer->micro, err);
+        code =
+            experiment_open_validation(&e->data, c, e->train, &e->order, 0, 1, true, e->trainer->micro, err);
     if (!code) code = check_classes(e, err);
     e->labelled = e->data.bank ? e->data.bank : e->train ? e->train : e->data.val;
     if (!code && by_class) {
@@ -237,7 +238,7 @@ static int eval_run(const struct arguments *args, struct error *err)
     if (!code) (argument_flag(args, "json") ? print_found : print_text)(&e);
     free(e.classes);
     class_order_free(&e.order);
-    train_close_validation(&e.data);
+    experiment_close_validation(&e.data);
     data_close(e.train);
     trainer_close(e.trainer);
     device_close(e.device);

@@ -1,5 +1,5 @@
 /* meopt runs, stop, checkpoint: commands that read a run directory and send requests to its run. */
-#include "cli/commands/cmd_config.h"
+#include "cli/config/cmd_config.h"
 #include "cli/command.h"
 #include "cli/dashboard/dash_layout.h"
 #include "cli/run_name.h"

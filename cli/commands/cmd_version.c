@@ -1,7 +1,7 @@
 /* meopt version: the version; with --verbose what the program was built from and runs with, and what has
  * changed. */
 #include "cli/command.h"
-#include "cli/commands/cmd_config.h"
+#include "cli/config/cmd_config.h"
 #include "core/base/translate.h"
 #include "core/train/meta.h"
 

@@ -3,10 +3,11 @@
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "cli/supervisor/supervise.h"
-#include "cli/commands/train_change.h"
-#include "cli/commands/train_ranks.h"
+#include "cli/train/train_change.h"
+#include "cli/train/train_ranks.h"
 #include "core/run/run.h"
-#include "core/train/experiment.h"
+#include "core/experiment/experiment.h"
+#include "core/plan/plan.h"
 #include "core/run/status.h"
 
 #include <signal.h>
@@ -148,7 +149,7 @@ static int load_setting(struct config *config, const struct compare_plan *plan,
                          "remove it (train.memory=), and set the keys that 'meopt plan --fit' lists",
                          "train.memory is for one run; the runs would get different keys");
     if (!code) code = train_ranks_assign(ranks, NULL, config, err);
-    if (!code) code = train_dry_run(config, err);
+    if (!code) code = plan_dry_run(config, err);
     if (code) config_free(config);
     return code;
 }

@@ -8,7 +8,7 @@
 #include "cli/terminal/keys.h"
 #include "core/run/change.h"
 #include "core/run/follow.h"
-#include "core/train/memory_explain.h"
+#include "core/plan/memory_explain.h"
 
 #include <wchar.h>
 

@@ -1,4 +1,4 @@
-/* The tensors of a memory class, with the keys that reduce them (core/train/memory_explain.h), planned from
+/* The tensors of a memory class, with the keys that reduce them (core/plan/memory_explain.h), planned from
  * the run's config.yaml. */
 #include "cli/dashboard/dash_internal.h"
 #include "cli/terminal/screen.h"

@@ -6,7 +6,7 @@
  *   message or keys
  *
  * Everything from the file goes through text_printable and is cut by columns, not bytes. */
-#include "cli/commands/cmd_config.h"
+#include "cli/config/cmd_config.h"
 #include "cli/form/form.h"
 #include "cli/terminal/screen.h"
 #include "core/base/file.h"

@@ -1,6 +1,6 @@
 /* The job in the queue and its plan, as text and as JSON: see queue.h. */
 #include "cli/slurm/queue.h"
-#include "cli/commands/cmd_config.h"
+#include "cli/config/cmd_config.h"
 #include "cli/dashboard/dash_layout.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"

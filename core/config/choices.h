@@ -8,7 +8,7 @@
 #ifndef MEOPT_CONFIG_CHOICES_H
 #define MEOPT_CONFIG_CHOICES_H
 
-#include "core/nn/families.h"
+#include "core/model/families.h"
 #include "kernels/optim_rules.h"
 
 // clang-format off

@@ -119,7 +119,7 @@ struct config {
     struct {
         int64_t rank;  /* 0: no adapters */
         double alpha;  /* 0: rank */
-        char *targets; /* core/nn/lora.h */
+        char *targets; /* core/model/lora.h */
         char *adapter; /* values to begin with: a directory of PEFT, or a file */
     } lora;
 
@@ -235,7 +235,7 @@ struct config {
     /* source of the preprocessing of teacher and student, for messages; "" until resolved */
     char images_from[2][80];
 
-    struct checkpoints *checkpoints; /* already read (checkpoints.h), not owned; NULL: none */
+    struct model_files *model_files; /* already read (model_files.h), not owned; NULL: none */
 
     struct config_origin {
         enum { ORIGIN_DEFAULT, ORIGIN_FILE, ORIGIN_OVERRIDE, ORIGIN_RESOLVED } from;

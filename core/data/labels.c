@@ -334,7 +334,7 @@ static int remove_validation(struct image_list *list, const struct data_options 
         left += !named[i];
     }
     image_list_free(&val);
-    for (int64_t i = 0; i < count && left; i++) { /* all are named: train_open_validation warns */
+    for (int64_t i = 0; i < count && left; i++) { /* all are named: experiment_open_validation warns */
         if (named[i]) {
             free(list->names[i]);
             continue;

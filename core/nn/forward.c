@@ -190,7 +190,7 @@ struct attention tower_attention(struct tower *t, const struct batch *in, int64_
                               .G = model_shape_kv_heads(g),
                               .dh = model_shape_head_dim(g),
                               .floats = tower_post_norm(t),
-                              .causal = t->family->language && !t->family->encoder,
+                              .causal = t->family->kind == MODEL_DECODER,
                               .window = g->window,
                               .begins = in->begins,
                               .ends = in->ends,

@@ -1,7 +1,7 @@
 /* Loads values into a tower: from a checkpoint, or seeded random. */
 #include "core/base/file.h"
 #include "core/base/log.h"
-#include "core/nn/checkpoint_fit.h"
+#include "core/model/checkpoint_fit.h"
 #include "core/nn/tower.h"
 #include "kernels/bf16.h"
 

@@ -1,8 +1,8 @@
 /* The memory of a tower: all of it is allocated by class when the tower is created, so that a plan counts
  * it. */
-#include "core/nn/lora.h"
-#include "core/nn/parameters.h"
-#include "core/nn/positions.h"
+#include "core/nn/tower.h"
+#include "core/model/parameters.h"
+#include "core/model/positions.h"
 #include "core/base/file.h"
 
 #include <assert.h>
@@ -57,7 +57,7 @@ int tower_weight_buffer(const struct tower *t, int group)
 }
 
 /* Lays out the groups that share one buffer, or two, at *at, in whole pages: the O_DIRECT reads of
- * core/train/weight_stream.c then stay inside a group's buffer. */
+ * core/step/weight_stream.c then stay inside a group's buffer. */
 static void lay_turns(struct tower *t, size_t *at)
 {
     struct tower_memory *m = t->memory;
@@ -348,9 +348,9 @@ int tower_create(struct tower **tower, struct device *device, const struct model
     t->tokens = model_shape_tokens(model_shape);
     t->patches = model_shape_patches(model_shape);
     t->resized = model_shape_resizes(model_shape);
-    t->model = model_shape->classes > 0 && t->family->classifier ? t->family->classifier : t->family->model;
+    t->model = model_of(model_shape);
     t->owns_loss = t->model->owns_loss;
-    t->picks = t->owns_loss && t->family->encoder;
+    t->picks = t->owns_loss && family_encoder(t->family);
     t->rotated = t->owns_loss ? t->tokens : t->patches;
     t->out_rows = t->owns_loss            ? model_shape_head_rows(model_shape)
                   : options->patch_tokens ? 1 + t->patches

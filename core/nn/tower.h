@@ -3,7 +3,8 @@
 #ifndef MEOPT_NN_TOWER_H
 #define MEOPT_NN_TOWER_H
 
-#include "core/nn/family.h"
+#include "core/nn/nn.h"
+#include "core/model/family.h"
 #include "core/nn/lm_loss.h"
 #include "kernels/codes8.h"
 
@@ -223,6 +224,7 @@ struct model {
     void (*embed_backward)(const struct pass *);                    /* dx -> nothing */
     bool owns_loss; /* head_backward also computes the loss: labels -> sums, dx (struct tower) */
 };
+const struct model *model_of(const struct model_shape *shape);
 void image_embed(struct tower *tower, const struct batch *batch);
 void image_head(struct tower *tower, const struct batch *batch);
 void image_head_backward(const struct pass *pass);

@@ -4,7 +4,7 @@
 #include "core/base/log.h"
 #include "core/run/checkpoint.h"
 #include "core/train/resume_check.h"
-#include "core/train/memory_options.h"
+#include "core/plan/memory_options.h"
 #include "core/run/status.h"
 
 #include <math.h>

@@ -522,7 +522,7 @@ int train_loop(struct run *run, struct config *c, struct train_resume how, int64
     if (!code) {
         set_steps(&w, c, stop_after);
         if (is_rank0(&w)) resume_check_schedule(run, c, changed, w.from, w.p.total);
-        if (is_rank0(&w) && !w.from) train_warn_warmup(c, data_images(w.feed.data));
+        if (is_rank0(&w) && !w.from) experiment_warn_warmup(c, data_images(w.feed.data));
         code = start_and_train(&w, how.resume, identity, &changed, err);
     } else if (code == EXIT_STOPPED) report_stopped_loading(&w, err);
     bool ended_by_error = code && code != EXIT_STOPPED && code != EXIT_DIVERGED;
@@ -531,7 +531,7 @@ int train_loop(struct run *run, struct config *c, struct train_resume how, int64
     json_decref(identity);
     json_decref(changed);
     free(w.gemms);
-    train_close_validation(&w.feed.validation);
+    experiment_close_validation(&w.feed.validation);
     data_close(w.feed.data);
     trainer_close(w.t);
     device_close(device);

@@ -5,7 +5,7 @@
 #include "core/data/data.h"
 #include "core/run/run.h"
 #include "core/train/start_table.h"
-#include "core/train/trainer.h"
+#include "core/step/trainer.h"
 
 struct train_progress {
     int64_t step, total, epoch;

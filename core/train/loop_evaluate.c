@@ -1,8 +1,9 @@
 /* Evaluation during training, and the best checkpoint: see loop_internal.h. */
 #include "core/base/log.h"
 #include "core/run/scores.h"
-#include "core/train/evaluate.h"
+#include "core/step/evaluate.h"
 #include "core/train/loop_internal.h"
+#include "core/train/signals.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -27,6 +28,8 @@ static void set_candidate(struct train_loop *w, const struct metric *m)
     snprintf(w->candidate.metric, sizeof w->candidate.metric, "%s", m->name);
 }
 
+static bool stop_asked(void) { return signals_act(PHASE_EVALUATE) == ACT_SAVE_STOP; }
+
 int loop_evaluate(struct train_loop *w, struct error *err)
 {
     struct train_progress *p = &w->p;
@@ -35,6 +38,7 @@ int loop_evaluate(struct train_loop *w, struct error *err)
     memset(p->evaluation, 0, sizeof p->evaluation);
     if (!is_due(w)) return 0;
     enter_phase(w->listener, PHASE_EVALUATE);
+    w->feed.validation.stop = stop_asked;
     int code = trainer_evaluate(w->t, &w->feed.validation, &found, NULL, err);
     if (code == EXIT_STOPPED) {
         if (is_rank0(w) && p->step < p->total)

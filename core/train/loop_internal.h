@@ -5,7 +5,7 @@
 #include "core/device/gemm_choices.h"
 #include "core/run/checkpoint.h"
 #include "core/train/advice.h"
-#include "core/train/experiment.h"
+#include "core/experiment/experiment.h"
 #include "core/train/loop.h"
 #include "core/train/trainer_checkpoint.h"
 

@@ -1,8 +1,8 @@
 /* Loading of a run before its first step in this process: see loop_internal.h. */
 #include "core/base/file.h"
 #include "core/run/checkpoint.h"
-#include "core/train/content.h"
-#include "core/train/experiment.h"
+#include "core/step/content.h"
+#include "core/experiment/experiment.h"
 #include "core/train/loop_internal.h"
 #include "core/train/resume_check.h"
 #include "core/train/signals.h"
@@ -98,13 +98,13 @@ static int stop_while_loading(const struct train_loop *w, int code)
 }
 
 /* Creates the trainer. A run whose first student checkpoint is gone reads the student from its own newest
- * checkpoint (train_fallback_weights). */
+ * checkpoint (experiment_fallback_weights). */
 static int load_trainer(struct train_loop *w, struct config *c, struct cache_pass *pass,
                         const struct comm_options *ranks, struct device **device, struct error *err)
 {
-    char *fallback = NULL, **weights = train_began_with(c), *began = *weights;
-    int code = pass->how->resume ? train_fallback_weights(c, w->run->directory, &fallback, err) : 0;
-    if (!code) code = stop_while_loading(w, train_device_open(device, c, true, err));
+    char *fallback = NULL, **weights = experiment_began_with(c), *began = *weights;
+    int code = pass->how->resume ? experiment_fallback_weights(c, w->run->directory, &fallback, err) : 0;
+    if (!code) code = stop_while_loading(w, experiment_open_device(device, c, true, err));
     if (fallback) *weights = fallback;
     if (!code)
         code = trainer_create_distributed(&w->t, c, *device, false, ranks, fill_cache_of_run, pass, err);
@@ -120,7 +120,7 @@ static int load_trainer(struct train_loop *w, struct config *c, struct cache_pas
 
 static int load_data(struct train_loop *w, const struct config *c, bool resumed, struct error *err)
 {
-    struct data_options options = train_data_options(c);
+    struct data_options options = experiment_data_options(c);
     options.rank = w->t->data->rank;
     options.ranks = w->t->data->size;
     options.batch = w->t->batch;
@@ -130,12 +130,12 @@ static int load_data(struct train_loop *w, const struct config *c, bool resumed,
     w->feed.chunk = data_chunk(&options);
     w->feed.context = options.context;
     w->feed.labels_each = w->t->labels_each;
-    int code = train_open_data(&w->feed.data, c, resumed ? w->run->directory : NULL, &options, err);
+    int code = experiment_open_data(&w->feed.data, c, resumed ? w->run->directory : NULL, &options, err);
     if (!code && is_rank0(w)) data_report(w->feed.data);
-    if (!code) code = train_check_classes(c, w->feed.data, w->t->student->out_width, err);
+    if (!code) code = experiment_check_classes(c, w->feed.data, w->t->student->out_width, err);
     if (!code)
-        code = train_open_validation(&w->feed.validation, c, w->feed.data, NULL, w->t->data->rank,
-                                     w->t->data->size, is_rank0(w), w->t->micro, err);
+        code = experiment_open_validation(&w->feed.validation, c, w->feed.data, NULL, w->t->data->rank,
+                                          w->t->data->size, is_rank0(w), w->t->micro, err);
     if (!code && w->t->cache && w->t->cache_list != data_hash(w->feed.data)) {
         code = error_set(err, EXIT_FAILED, "start again when the images no longer change",
                          "the images changed while the teacher's outputs were computed");

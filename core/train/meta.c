@@ -1,13 +1,13 @@
 /* meta.json and plan.json: see meta.h. */
 #include "core/train/meta.h"
-#include "core/train/experiment.h"
+#include "core/experiment/experiment.h"
 #include "core/base/file.h"
 #include "core/base/json.h"
 #include "core/data/token_documents.h"
 #include "core/run/checkpoint.h"
 #include "core/run/memory.h"
 #include "core/comm/comm.h"
-#include "core/train/plan.h"
+#include "core/plan/plan.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -82,7 +82,7 @@ static struct rank_info *report_ranks(struct trainer *t, int *code, struct error
     struct comm *ranks = &t->ranks;
     struct rank_info *all = xcalloc((size_t)ranks->size, sizeof *all), *own = &all[ranks->rank];
     struct plan plan, baseline;
-    char **weight = train_began_with(t->config), *began = *weight;
+    char **weight = experiment_began_with(t->config), *began = *weight;
     if (t->fallback_weights) *weight = t->fallback_weights;
     if ((own->planned = plan_own_device(&plan, t, true) == 0)) {
         own->use = plan.use;
@@ -189,7 +189,7 @@ static void set_samples(json_t *meta, const char *prefix, const struct image_lis
 static int set_validation(json_t *meta, const struct config *c, struct error *err)
 {
     struct image_list list;
-    int code = c->data.val[0] ? train_validation_list(&list, c, err) : 0;
+    int code = c->data.val[0] ? experiment_validation_list(&list, c, err) : 0;
     if (code || !c->data.val[0]) return code;
     json_object_set_new(meta, "val_images", json_integer((json_int_t)list.count));
     json_object_set_new(meta, "val_crc32c", hex_or_null(image_list_hash(&list)));
@@ -272,7 +272,7 @@ static int write_files(const struct run *run, const struct trainer *t, const str
                         bytes_or_null(or_unknown(most->compared, most->baseline.peak_total_bytes)));
     json_object_set_new(meta, "checkpoint_bytes", bytes_or_null(most->planned ? most->checkpoint_bytes : -1));
     json_object_set_new(meta, "config_hash", config_hash_text(t->config));
-    char from[256], *began = *train_began_with(t->config);
+    char from[256], *began = *experiment_began_with(t->config);
     int64_t from_step;
     json_object_set_new(
         meta, "from",

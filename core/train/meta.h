@@ -6,7 +6,7 @@
 
 #include "core/data/data.h"
 #include "core/run/run.h"
-#include "core/train/trainer.h"
+#include "core/step/trainer.h"
 
 /* Writes both files (collective call; rank 0 writes). total: steps of the whole run. peak_flops: of all
  * cards, 0 if unknown. start: from start_table.h; identity: from resume_check_config; both remain the

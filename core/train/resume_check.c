@@ -5,8 +5,8 @@
 #include "core/base/log.h"
 #include "core/data/labels.h"
 #include "core/run/change.h"
-#include "core/train/class_order.h"
-#include "core/train/experiment.h"
+#include "core/experiment/class_order.h"
+#include "core/experiment/experiment.h"
 #include "core/train/loop.h"
 #include "core/train/meta.h"
 
@@ -292,7 +292,7 @@ static int compare_list(const struct image_comparison *c, const struct run *run,
 static int compare_images(const struct run *run, const json_t *meta, const struct config *config,
                           const char *force, bool report, json_t **changed, struct error *err)
 {
-    struct data_options options = train_data_options(config);
+    struct data_options options = experiment_data_options(config);
     struct image_list list;
     int code = 0;
     struct image_comparison c = {"data", "data.root", "images", config->data.root,
@@ -311,7 +311,7 @@ static int compare_images(const struct run *run, const json_t *meta, const struc
     if (!code && config->data.val[0] && json_object_get(meta, "val_crc32c")) {
         c = (struct image_comparison){"val", "data.val", "val_images", config->data.val,
                                       meta,  force,      report,       changed};
-        code = train_validation_list(&list, config, err);
+        code = experiment_validation_list(&list, config, err);
         if (code) return code;
         code = compare_list(&c, NULL, &list, err);
         image_list_free(&list);

@@ -16,7 +16,7 @@
 
 #include "core/data/list.h"
 #include "core/run/run.h"
-#include "core/train/content.h"
+#include "core/step/content.h"
 
 /* {key: value as in YAML} of every key but those of where the run is stored (run.*); NULL when memory is out.
  * Keys that do not change the numbers are compared for the record of what changed. */

@@ -1,10 +1,10 @@
 /* The start table of a run: kernels, libraries, collectives and telemetry in use, with the cost of every
- * fallback. Printed to stderr (cli/commands/cmd_worker.c) and stored in meta.json. */
+ * fallback. Printed to stderr (cli/train/cmd_worker.c) and stored in meta.json. */
 #ifndef MEOPT_TRAIN_START_TABLE_H
 #define MEOPT_TRAIN_START_TABLE_H
 
 #include "core/device/facts.h"
-#include "core/train/trainer.h"
+#include "core/step/trainer.h"
 
 #include <jansson.h>
 

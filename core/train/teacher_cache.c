@@ -5,8 +5,8 @@
 #include "core/base/log.h"
 #include "core/base/progress.h"
 #include "core/base/retry.h"
-#include "core/train/experiment.h"
-#include "core/train/weight_stream.h"
+#include "core/experiment/experiment.h"
+#include "core/step/weight_stream.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -293,7 +293,7 @@ static int compute_all(struct pass *p, int64_t at_once, int64_t pixels, struct e
 int teacher_cache_fill(struct trainer *t, const char *path, teacher_cache_tick tick, void *context,
                        struct error *err)
 {
-    struct data_options options = train_tower_images(t->config, false);
+    struct data_options options = experiment_tower_images(t->config, false);
     struct pass p = {.t = t,
                      .ranks = &t->ranks,
                      .path = path,

@@ -9,7 +9,7 @@
 #ifndef MEOPT_TRAIN_TEACHER_CACHE_H
 #define MEOPT_TRAIN_TEACHER_CACHE_H
 
-#include "core/train/trainer.h"
+#include "core/step/trainer.h"
 
 /* Called regularly; a nonzero result ends the pass and is returned. Computed rows are kept. */
 typedef int (*teacher_cache_tick)(void *context, int64_t done, int64_t images, struct error *err);

@@ -3,10 +3,10 @@
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/run/checkpoint.h"
-#include "core/train/adapters.h"
-#include "core/nn/metadata.h"
-#include "core/train/partition.h"
-#include "core/train/train_internal.h"
+#include "core/experiment/adapters.h"
+#include "core/model/metadata.h"
+#include "core/step/partition.h"
+#include "core/step/step.h"
 
 #include <limits.h>
 #include <stdio.h>

@@ -12,7 +12,7 @@
 #ifndef MEOPT_TRAIN_TRAINER_CHECKPOINT_H
 #define MEOPT_TRAIN_TRAINER_CHECKPOINT_H
 
-#include "core/train/trainer.h"
+#include "core/step/trainer.h"
 
 /* trainer_save and trainer_resume are collective calls. Rank 0 gathers and writes the weights and publishes
  * the checkpoint. If a rank cannot write its part, all ranks return the same error, which names that rank.

@@ -1,8 +1,8 @@
 /* The sidecar config of a checkpoint: the input is an open_clip_config.json and a config.json, of a tower or
  * of a language model. Every value read from it is printable and in range, or the file is refused with a
  * message. */
-#include "core/nn/language_config.h"
-#include "core/nn/sidecar.h"
+#include "core/model/language_config.h"
+#include "core/model/sidecar.h"
 #include "tests/fuzz/weights_directory.h"
 
 #include <string.h>

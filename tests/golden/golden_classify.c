@@ -2,7 +2,7 @@
  * entropy of two smoothed labels, every gradient, six steps of torch.optim.AdamW; in bf16 the first step; and
  * a classifier with other classes. The files are those that the libraries save (tests/make/classifiers.py).
  * On a card: MEOPT_TEST_DEVICE=hip:0. */
-#include "core/nn/lora.h"
+#include "core/model/lora.h"
 #include "core/nn/tower.h"
 #include "tests/golden/golden_training.h"
 

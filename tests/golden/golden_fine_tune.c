@@ -1,7 +1,7 @@
 /* Fine-tuning by the trainer against timm: mixed and smoothed labels, drop path with the same branches
  * dropped, layer-wise decay of the learning rate, the average of the weights; each alone and all at once.
  * Loss and weights of six steps of torch.optim.AdamW in float64 (tests/make/fine_tune.py). */
-#include "core/train/trainer.h"
+#include "core/step/trainer.h"
 #include "tests/golden/golden_training.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* Adapters against PEFT: logits, loss, every gradient, six steps of torch.optim.AdamW, and the gradients
  * with inputs 3,000 times as large as usual (tests/make/lora.py). Also finite differences, the forms of one
  * model among each other, and names of targets. On a card: MEOPT_TEST_DEVICE=hip:0. */
-#include "core/nn/lora.h"
+#include "core/model/lora.h"
 #include "tests/golden/language_subject.h"
 
 static const struct {

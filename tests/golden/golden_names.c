@@ -1,6 +1,6 @@
 /* Towers under the names of other libraries (tests/make/names.py): the same embedding as the library's own
  * class, or a refusal that names the file's kind. Names under the prefixes of wrappers: bit-identical. */
-#include "core/nn/sidecar.h"
+#include "core/model/sidecar.h"
 #include "core/nn/nn.h"
 #include "tests/golden/golden.h"
 

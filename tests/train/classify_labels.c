@@ -1,6 +1,6 @@
 /* Labels of a step: the loss is a mean over the labelled images of the whole batch, images without a label
  * change nothing, and labels that the classifier does not have are refused before the step. */
-#include "core/train/trainer.h"
+#include "core/step/trainer.h"
 
 #include <math.h>
 #include <setjmp.h>

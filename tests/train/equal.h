@@ -3,11 +3,11 @@
 #define MEOPT_TESTS_TRAIN_EQUAL_H
 
 #include "core/base/file.h"
-#include "core/train/plan.h"
-#include "core/train/train_internal.h"
-#include "core/train/trainer.h"
+#include "core/plan/plan.h"
+#include "core/step/step.h"
+#include "core/step/trainer.h"
 #include "core/train/trainer_checkpoint.h"
-#include "core/train/weight_stream.h"
+#include "core/step/weight_stream.h"
 #include "tests/card.h"
 #include "tests/ranks/threads.h"
 

@@ -3,7 +3,7 @@
  * MEOPT_LONG=1: three. */
 #include "core/base/file.h"
 #include "core/base/log.h"
-#include "core/train/memory_options.h"
+#include "core/plan/memory_options.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

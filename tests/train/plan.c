@@ -5,8 +5,8 @@
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/config/config.h"
-#include "core/train/plan.h"
-#include "core/train/trainer.h"
+#include "core/plan/plan.h"
+#include "core/step/trainer.h"
 #include "tests/card.h"
 
 #include <setjmp.h>

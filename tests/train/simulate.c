@@ -1,5 +1,5 @@
-/* Simulated steps of many ranks, compared with numbers computed by hand (core/train/simulate.h). */
-#include "core/train/simulate.h"
+/* Simulated steps of many ranks, compared with numbers computed by hand (core/plan/simulate.h). */
+#include "core/plan/simulate.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

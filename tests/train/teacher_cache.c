@@ -2,7 +2,7 @@
  * was killed. It is never used with different images or a different teacher, nor for an image without an
  * entry. */
 #include "core/train/teacher_cache.h"
-#include "core/train/experiment.h"
+#include "core/experiment/experiment.h"
 #include "tests/train/tiny.h"
 
 #include <setjmp.h>
@@ -86,7 +86,7 @@ static float *computed(int64_t images, int64_t row)
     struct data_batch batch;
     float *out = xmalloc((size_t)(images * row) * sizeof *out);
     if (tiny_open(&tiny, NULL, NULL, NULL, &err)) fail_msg("%s", err.what);
-    struct data_options options = train_data_options(&tiny.config);
+    struct data_options options = experiment_data_options(&tiny.config);
     options.whole = true;
     options.shuffle = false;
     options.batch = 1;

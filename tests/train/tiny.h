@@ -4,7 +4,7 @@
 #define MEOPT_TESTS_TRAIN_TINY_H
 
 #include "core/base/file.h"
-#include "core/train/trainer.h"
+#include "core/step/trainer.h"
 #include "tests/card.h"
 
 #include <stdlib.h>

@@ -1,9 +1,9 @@
 /* meta.json and plan.json describe the run: its sizes, the plan for this device, and the plan of the same
  * experiment without MEOpt. */
 #include "core/nn/nn.h"
-#include "core/train/experiment.h"
+#include "core/experiment/experiment.h"
 #include "core/train/meta.h"
-#include "core/train/plan.h"
+#include "core/plan/plan.h"
 #include "tests/train/tiny.h"
 
 #include <setjmp.h>
@@ -91,7 +91,7 @@ static void meta_json_describes_the_run(void **state)
     assert_int_equal(tiny_begin(&tiny), 0);
     if (tiny_open(&tiny, "optim.preset=balanced", NULL, NULL, &err)) fail_msg("%s", err.what);
     uint64_t before = config_hash(&tiny.config);
-    struct data_options options = train_data_options(&tiny.config);
+    struct data_options options = experiment_data_options(&tiny.config);
     assert_int_equal(data_open(&data, &options, &err), 0);
     if (run_create(&run, tiny.directory, "run", &tiny.config, &err)) fail_msg("%s", err.what);
     json_t *start = json_pack("[{s:s}]", "name", "device"),

@@ -6,7 +6,7 @@
 #include "core/base/clock.h"
 #include "core/comm/comm_internal.h"
 #include "core/nn/tower.h"
-#include "core/train/trainer.h"
+#include "core/step/trainer.h"
 #include "tests/ranks/hand_round.h"
 #include "tests/ranks/threads.h"
 #include "tests/train/tiny.h"

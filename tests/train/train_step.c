@@ -1,7 +1,7 @@
 /* A step, but for the bits that test_equal compares: micro-batches give the step of the whole batch up to
  * rounding; what clips, how far; what is not finite is found before any weight changes, or said; a lost rank
  * ends the others; what a rank holds; what is refused. */
-#include "core/train/partition.h"
+#include "core/step/partition.h"
 #include "tests/mentions.h"
 #include "tests/train/equal.h"
 

@@ -1,6 +1,7 @@
 /* Properties that no tensor of a checkpoint shows (heads, activation, pooling): from the keys, from the
  * sidecar config of open_clip, transformers or timm, or assumed, with a message. */
-#include "core/train/trainer.h"
+#include "core/step/trainer.h"
+#include "core/experiment/experiment.h"
 #include "tests/golden/golden.h"
 
 #include <stdio.h>
@@ -39,7 +40,7 @@ static int teacher(struct model_shape *g, const char *name, const char *json, co
     *err = (struct error){0};
     int code = config_load_text(&c, "untold.yaml", "{}\n", 3, overrides, more ? 6 : 5, err);
     assert_int_equal(code, 0);
-    code = trainer_shapes(&c, false, g, &student, &weights[0], &weights[1], err);
+    code = experiment_shapes(&c, false, g, &student, &weights[0], &weights[1], err);
     weights_close(weights[0]);
     weights_close(weights[1]);
     config_free(&c);

@@ -1,6 +1,6 @@
 /* Choices of the configuration and their counterparts: libmeopt's rules, formats and presets, the towers'
  * families and published shapes. The test iterates over both lists, so that neither can be extended alone. */
-#include "core/train/train_internal.h"
+#include "core/step/step.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,11 +1,11 @@
 /* Language models exported for transformers: the directory, read again, is the same model. With a directory
  * as argument the exports stay there (tests/cli/real_language.sh). */
-#include "cli/commands/export_language.h"
-#include "cli/commands/export_shards.h"
+#include "cli/export/export_language.h"
+#include "cli/export/export_shards.h"
 #include "core/base/file.h"
-#include "core/nn/metadata.h"
-#include "core/nn/parameters.h"
-#include "core/nn/rename_keys.h"
+#include "core/model/metadata.h"
+#include "core/model/parameters.h"
+#include "core/model/rename_keys.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

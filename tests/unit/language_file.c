@@ -1,9 +1,9 @@
 /* Checkpoints of language models: shapes from tensors and config.json, values in transformers' layout and
  * back, refusals by model type. */
 #include "core/base/file.h"
-#include "core/nn/metadata.h"
-#include "core/nn/parameters.h"
-#include "core/nn/rename_keys.h"
+#include "core/model/metadata.h"
+#include "core/model/parameters.h"
+#include "core/model/rename_keys.h"
 #include "core/weights/weights.h"
 #include "tests/mentions.h"
 

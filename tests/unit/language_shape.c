@@ -1,6 +1,6 @@
 /* Shapes of decoder language models: parameters, work and rotary positions of the published ones. */
-#include "core/nn/parameters.h"
-#include "core/nn/positions.h"
+#include "core/model/parameters.h"
+#include "core/model/positions.h"
 #include "tests/mentions.h"
 
 #include <math.h>

@@ -1,7 +1,8 @@
 /* Preprocessing of a tower's images: from the keys, from the sidecar configs of timm, open_clip and
  * transformers, or assumed, with a message. */
-#include "core/train/preprocess.h"
-#include "core/train/trainer.h"
+#include "core/experiment/preprocess.h"
+#include "core/experiment/experiment.h"
+#include "core/step/trainer.h"
 #include "tests/golden/golden.h"
 #include "tests/mentions.h"
 
@@ -31,7 +32,7 @@ static int settled(struct config *c, struct model_shape *g, const char *tower, c
     while (keys && *keys) overrides[n++] = *keys++;
     *err = (struct error){0};
     int code = config_load_text(c, "preprocess.yaml", "{}\n", 3, overrides, n, err);
-    if (!code) code = trainer_tower_shape(c, false, g, &weights, err);
+    if (!code) code = experiment_tower_shape(c, false, g, &weights, err);
     weights_close(weights);
     file_remove_tree(directory, NULL);
     free(overrides[0]);

@@ -1,0 +1,489 @@
+/* Model shapes from a configuration: preset, keys and checkpoint. */
+#include "core/experiment/adapters.h"
+#include "core/model/model_files.h"
+#include "core/base/log.h"
+#include "core/model/sidecar.h"
+#include "core/model/metadata.h"
+#include "core/experiment/preprocess.h"
+#include "core/experiment/experiment.h"
+#include "core/experiment/objective.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* enum model_family of the schema and enum family of the towers are the same list. */
+#define SAME_FAMILY(c, number, ...)                                                                          \
+    _Static_assert((int)MODEL_FAMILY_##number == (int)FAMILY_##number, "enum model_family is enum family");
+ALL_FAMILIES(SAME_FAMILY, )
+
+_Static_assert((int)TOWER_POOL_AUTO == (int)POOL_USUAL && (int)TOWER_POOL_CLS == (int)POOL_CLS &&
+                   (int)TOWER_POOL_AVG == (int)POOL_AVG && (int)TOWER_POOL_AVG_FIRST == (int)POOL_AVG_FIRST &&
+                   (int)TOWER_POOL_AVG_ALL == (int)POOL_AVG_ALL &&
+                   (int)TOWER_POOL_AVG_RAW == (int)POOL_AVG_RAW &&
+                   (int)TOWER_POOL_CLS_DIST == (int)POOL_CLS_DIST &&
+                   (int)TOWER_POOL_CLS_AVG == (int)POOL_CLS_AVG && (int)TOWER_NORM_AUTO == (int)NORMS_USUAL &&
+                   (int)TOWER_NORM_PRE == (int)NORMS_BEFORE && (int)TOWER_NORM_POST == (int)POST_NORM &&
+                   (int)TOWER_NORM_SUM == (int)SUM_NORM,
+               "enum tower_pool is enum pool, enum tower_norm is enum norms");
+
+_Static_assert((int)TOWER_POS_RESIZE_AUTO == (int)POS_RESIZE_USUAL &&
+                   (int)TOWER_POS_RESIZE_DINOV2 == (int)POS_RESIZE_DINOV2 &&
+                   (int)TOWER_POS_RESIZE_HF == (int)POS_RESIZE_HF &&
+                   (int)TOWER_POS_RESIZE_TIMM == (int)POS_RESIZE_TIMM,
+               "enum tower_pos_resize is enum pos_resize");
+
+static int describe(const struct config *c, const struct config_tower *tower, bool from_file,
+                    struct model_shape *g, struct error *err)
+{
+    memset(g, 0, sizeof *g);
+    if (tower->arch != TOWER_ARCH_CUSTOM) {
+        int code = model_shape_preset(tower_arch_names[tower->arch], g, err);
+        if (code) return code;
+    }
+    bool from_weights =
+        tower == &c->model_s && from_file && !config_given(c, "model.family"); /* read from its file */
+    if (!g->family) g->family = (enum family)tower->family;
+    if (!g->family && !from_weights) g->family = (enum family)c->model.family;
+    const struct {
+        int64_t *field, given;
+    } fields[] = {{&g->width, tower->width},       {&g->depth, tower->depth},
+                  {&g->heads, tower->heads},       {&g->hidden, tower->hidden},
+                  {&g->out, tower->out},           {&g->patch, tower->patch},
+                  {&g->pos_grid, tower->pos_grid}, {&g->vocabulary, tower->vocabulary},
+                  {&g->context, tower->context},   {&g->kv_heads, tower->kv_heads},
+                  {&g->window, tower->window}};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (fields[i].given) *fields[i].field = fields[i].given;
+    if (tower->ffn == TOWER_FFN_MLP && !objective_of(c)->tokens) g->ffn = family_ffn(g->family);
+    if (tower->ffn == TOWER_FFN_SWIGLU) g->ffn = 1 + ACTIVATION_SWIGLU;
+    if (tower->activation != TOWER_ACTIVATION_AUTO)
+        g->ffn = activation_named(tower_activation_names[tower->activation]);
+    g->pos_resize = (enum pos_resize)tower->pos_resize;
+    if (tower->pool) g->pool = (enum pool)tower->pool;
+    if (tower->norm) g->norms = (enum norms)tower->norm;
+    if (tower->norm_eps > 0) g->norm_eps = (float)tower->norm_eps;
+    if (tower->tied >= 0) g->tied = tower->tied;
+    else if (tower->arch == TOWER_ARCH_CUSTOM) g->tied = g->family == FAMILY_GPT2 || g->family == FAMILY_BERT;
+    if (tower->rope_theta > 0) g->rope.theta = tower->rope_theta;
+    if (objective_of(c)->tokens) g->head_dim = tower->head_dim ? tower->head_dim : g->head_dim;
+    if (objective_of(c)->classes) g->classes = tower->classes ? tower->classes : CLASSES_UNKNOWN;
+    return 0;
+}
+
+static void clear_assumed(struct model_shape *g, int what) { g->assumed &= ~what; }
+
+static int refuse_difference(const struct sidecar *b, const char *key, const char *says, const char *own,
+                             struct error *err)
+{
+    char hint[160];
+    snprintf(hint, sizeof hint, _("correct the file that is wrong, or set %s"), key);
+    return error_set(err, EXIT_CONFIG, hint, "%s has %s %s, the metadata in the weights %s", b->name, key,
+                     says, own);
+}
+
+/* The file's own metadata take the place of a sidecar config's values. Where a sidecar config has another
+ * value, it was edited or belongs to another tower: without a key, nothing says which is right. */
+static int prefer_own(const struct config_tower *tower, struct sidecar *b, const struct metadata_found *own,
+                      struct error *err)
+{
+    char says[48], is[48];
+    snprintf(says, sizeof says, "%lld", (long long)b->heads);
+    snprintf(is, sizeof is, "%lld", (long long)own->heads);
+    if (b->heads && own->heads && b->heads != own->heads && !tower->heads)
+        return refuse_difference(b, "heads", says, is, err);
+    snprintf(says, sizeof says, "%g", b->norm_eps);
+    snprintf(is, sizeof is, "%g", own->norm_eps);
+    if (b->norm_eps > 0 && own->norm_eps > 0 && fabs(b->norm_eps - own->norm_eps) > 1e-5 * own->norm_eps &&
+        !(tower->norm_eps > 0))
+        return refuse_difference(b, "norm_eps", says, is, err);
+    if (b->ffn && own->ffn && b->ffn != own->ffn && tower->activation == TOWER_ACTIVATION_AUTO)
+        return refuse_difference(b, "activation", b->activation,
+                                 model_shape_activation(&(struct model_shape){.ffn = own->ffn}), err);
+    if (own->heads) b->heads = own->heads;
+    if (own->ffn) {
+        b->ffn = own->ffn;
+        snprintf(b->activation, sizeof b->activation, _("its own"));
+    }
+    if (own->pool) {
+        b->pool_kind = own->pool;
+        snprintf(b->pool, sizeof b->pool, _("its own"));
+    }
+    if (own->norms) b->norms = own->norms;
+    if (own->pool_heads) b->pool_heads = own->pool_heads;
+    if (own->pos_resize) b->pos_resize = own->pos_resize;
+    if (own->norm_eps > 0) b->norm_eps = own->norm_eps;
+    return 0;
+}
+
+/* The frequencies of rotary positions, where the tensors do not hold them. */
+static int settle_rotation(const struct sidecar *b, const struct metadata_found *own, struct model_shape *g,
+                           struct error *err)
+{
+    if (own->heads) clear_assumed(g, ASSUMED_POSITIONS); /* written by meopt */
+    if (g->rope_count || !model_shape_rotates(g)) return 0;
+    if (own->rope_count) {
+        g->rope_count = own->rope_count;
+        memcpy(g->rope_periods, own->rope_periods, sizeof g->rope_periods);
+        return 0;
+    }
+    if (b->rotary) clear_assumed(g, ASSUMED_POSITIONS);
+    double usual = family_rope_theta(g->family);
+    if (!(b->rope_theta > 0) || fabs(b->rope_theta - usual) < 1e-6 * usual) return 0;
+    int64_t count = g->heads ? g->width / g->heads / 4 : 0;
+    if (family_has_variants(g->family) || usual > 100 || count < 1 || count > ROPE_MAX_PERIODS)
+        return error_set(err, EXIT_CONFIG, "use a checkpoint of another architecture",
+                         "%s says a rotary base of %g, a %s tower has %g", b->name, b->rope_theta,
+                         family_name(g->family), usual);
+    g->rope_count = (int)count;
+    for (int64_t i = 0; i < count; i++)
+        g->rope_periods[i] = powf((float)b->rope_theta, (float)i / (float)count);
+    return 0;
+}
+
+static int settle_activation(const struct config_tower *tower, const struct sidecar *b,
+                             const struct weights *weights, struct model_shape *g, struct error *err)
+{
+    bool mlp = g->ffn != 1 + ACTIVATION_SWIGLU;
+    if (tower->activation != TOWER_ACTIVATION_AUTO || tower->arch != TOWER_ARCH_CUSTOM) {
+        clear_assumed(g, ASSUMED_ACTIVATION);
+        if (tower->activation != TOWER_ACTIVATION_AUTO) return 0;
+    }
+    if (b->activation[0] && mlp) {
+        if (!b->ffn)
+            return error_set(err, EXIT_CONFIG, "gelu, gelu_tanh and quick_gelu are known",
+                             "the activation in %s is %s, which no tower here has", b->name, b->activation);
+        g->ffn = b->ffn;
+        clear_assumed(g, ASSUMED_ACTIVATION);
+    } else if (b->activation[0]) clear_assumed(g, ASSUMED_ACTIVATION);
+    /* OpenAI's CLIP comes as a TorchScript archive, and all of it has quick GELU */
+    if (mlp && g->assumed & ASSUMED_ACTIVATION && family_has_variants(g->family) &&
+        strcmp(weights_format(weights), "torchscript") == 0)
+        g->ffn = 1 + ACTIVATION_QUICK_GELU;
+    return 0;
+}
+
+static int settle_pool(const struct config_tower *tower, const struct sidecar *b, struct model_shape *g,
+                       struct error *err)
+{
+    bool attn_pool = model_shape_parts(g) & PART_ATTN_POOL, known_arch = tower->arch != TOWER_ARCH_CUSTOM;
+    if (attn_pool && b->pool_heads) g->pool_heads = b->pool_heads;
+    if (b->pool[0] && tower->pool == TOWER_POOL_AUTO) {
+        /* a norm after the pooling, and poolings that only the tensor names identify */
+        bool named = !known_arch && g->pool >= POOL_AVG_FIRST, surely = named && g->pool > POOL_AVG_FIRST;
+        bool says = b->pool_heads || b->map, found = says && attn_pool;
+        if (says && !found)
+            return error_set(err, EXIT_CONFIG, "use the configuration file of this checkpoint",
+                             "the pooling in %s is %s, but the checkpoint has no such part", b->name,
+                             b->pool);
+        if (!b->pool_kind && !found)
+            return error_set(err, EXIT_CONFIG, "set pool to one of those in meopt.yaml(5)",
+                             "the pooling in %s is %s, which no tower here has", b->name, b->pool);
+        if (!found && (!named || (b->pool_kind == POOL_CLS && !surely))) g->pool = b->pool_kind;
+    }
+    bool known = attn_pool ? b->pool_heads > 0 || !family_pool_heads(g->family)
+                           : b->pool[0] || tower->pool != TOWER_POOL_AUTO;
+    if (attn_pool && !known && !known_arch) g->assumed |= ASSUMED_POOL;
+    if (known || known_arch) clear_assumed(g, ASSUMED_POOL);
+    return 0;
+}
+
+/* Settles settings that the tensors do not determine: from the keys, else from the file's metadata
+ * (written by meopt), else from its sidecar config, else assumed and reported. */
+static int settle_from_files(const struct config_tower *tower, const struct weights *weights,
+                             struct model_shape *g, struct preprocess_found *images, struct error *err)
+{
+    struct sidecar b;
+    struct metadata_found own;
+    bool known_arch = tower->arch != TOWER_ARCH_CUSTOM;
+    int code = sidecar_read(&b, tower->weight, g, err);
+    if (!code) code = preprocess_read(images, &b, tower->weight, weights, err);
+    if (!code) code = metadata_read(&own, weights, err);
+    if (code) return code;
+    if (b.odd[0])
+        return error_set(err, EXIT_CONFIG, "use a checkpoint of another architecture",
+                         "%s says %s, which no tower here has", b.name, b.odd);
+    images->usual = b.image;
+    code = prefer_own(tower, &b, &own, err);
+    if (code) return code;
+    if (tower->norm == TOWER_NORM_AUTO && b.norms) g->norms = b.norms;
+    if (tower->norm != TOWER_NORM_AUTO || b.norms || known_arch) clear_assumed(g, ASSUMED_NORMS);
+    if (b.heads && !tower->heads && !tower->head_dim && !g->rope_count) g->heads = b.heads;
+    if (own.pos_resize && tower->pos_resize == TOWER_POS_RESIZE_AUTO) g->pos_resize = own.pos_resize;
+    if (g->pos_resize == POS_RESIZE_USUAL) g->pos_resize = b.pos_resize; /* the names do not determine it */
+    if (!model_shape_rotates(g) && (tower->pos_resize != TOWER_POS_RESIZE_AUTO || b.pos_resize || known_arch))
+        clear_assumed(g, ASSUMED_POSITIONS);
+    if (b.norm_eps > 0 && tower->norm_eps <= 0) g->norm_eps = (float)b.norm_eps;
+    if (b.norm_eps > 0 || tower->norm_eps > 0 || known_arch) clear_assumed(g, ASSUMED_NORM_EPS);
+    code = settle_activation(tower, &b, weights, g, err);
+    if (!code) code = settle_pool(tower, &b, g, err);
+    return code ? code : settle_rotation(&b, &own, g, err);
+}
+
+/* Returns the input size from the keys; 0: not given. */
+static int64_t size_given(const struct config *c, const struct config_tower *tower,
+                          const struct model_shape *teacher)
+{
+    if (tower == &c->model_s && c->data_s.image_size) return c->data_s.image_size;
+    return teacher && !config_given(c, "data.image_size") ? 0 : c->data.image_size;
+}
+
+/* Sets the input size of a tower without a file: the teacher's for the same family. A random tower has
+ * positions for its own size, unless its family stores them for a fixed one. */
+static void size_random(const struct config_tower *tower, int64_t size, const struct model_shape *teacher,
+                        struct model_shape *g)
+{
+    if (!size && teacher && (!g->family || g->family == teacher->family || !g->image)) size = teacher->image;
+    if (!g->family && teacher) g->family = teacher->family;
+    if (!size) return;
+    if (g->image && g->image != size && !family_stores_positions(g->family) && !tower->pos_grid)
+        g->pos_grid = size / (g->patch ? g->patch : 14);
+    g->image = size;
+}
+
+/* Sets the input size of a tower with a file: from the keys, else its sidecar files, else the teacher's
+ * for the same family, else from its positions. */
+static int size_of_file(const struct config *c, int64_t size, const struct preprocess_found *images,
+                        const struct model_shape *teacher, struct model_shape *g, struct error *err)
+{
+    bool read = !config_given(c, "data.pipeline");
+    if (read && images->odd[0])
+        return error_set(err, EXIT_CONFIG, "set data.pipeline, and the keys of data that differ from it",
+                         "the preprocessing in %s is not known here: %s", images->from, images->odd);
+    if (size) g->image = size;
+    else if (read && images->side && !g->image) g->image = images->side;
+    else if (teacher && teacher->family == g->family && g->patch && teacher->image % g->patch == 0)
+        g->image = teacher->image;
+    else if (images->usual && !g->image && g->patch && images->usual % g->patch == 0)
+        g->image = images->usual;
+    return 0;
+}
+
+/* Refuses keys that the model of the checkpoint cannot have. */
+static int check_tokens(const struct config_tower *tower, const struct model_shape *g, struct error *err)
+{
+    bool gated = g->ffn == 1 + ACTIVATION_SWIGLU, activation = tower->activation != TOWER_ACTIVATION_AUTO;
+    if (tower->rope_theta > 0 && !model_shape_rotates(g))
+        return error_set(err, EXIT_CONFIG, "leave model.rope_theta out",
+                         "model.rope_theta is %g, but a %s model has no rotary positions", tower->rope_theta,
+                         family_name(g->family));
+    if (gated && (activation || tower->ffn == TOWER_FFN_MLP))
+        return error_set(err, EXIT_CONFIG, "leave it out",
+                         "%s is %s, but the feed-forward of the model is swiglu",
+                         activation ? "model.activation" : "model.ffn",
+                         activation ? tower_activation_names[tower->activation] : "mlp");
+    return 0;
+}
+
+/* The keys of a language model replace values of its file, and these replace the values of arch. */
+static int settle_tokens(const struct config_tower *tower, struct model_shape *g, struct error *err)
+{
+    if (!(tower->norm_eps > 0) && g->said.norm_eps > 0) g->norm_eps = g->said.norm_eps;
+    if (tower->window) g->window = tower->window;
+    if (tower->rope_theta > 0) g->rope.theta = tower->rope_theta;
+    if (tower->rope_theta > 0) clear_assumed(g, ASSUMED_POSITIONS);
+    if (tower->tied < 0 || (tower->tied > 0) == g->tied) return 0;
+    return error_set(err, EXIT_CONFIG, "leave model.tied out",
+                     "model.tied is %s, but the head of the checkpoint is %s", g->tied ? "false" : "true",
+                     g->tied ? _("its token table") : _("a matrix of its own"));
+}
+
+/* Refuses a language model without its objective, and the objective without one. */
+static int check_kind(const struct config *c, const struct model_shape *g, struct error *err)
+{
+    const struct objective *o = objective_of(c);
+    bool encoder = g->family == FAMILY_BERT;
+    if (model_shape_language(g) == o->tokens && encoder == o->encoder) return 0;
+    return error_set(err, EXIT_CONFIG,
+                     encoder && o->classes      ? N_("set model.family: bert")
+                     : encoder                  ? N_("set train.objective: masked, or classify")
+                     : !model_shape_language(g) ? N_("gpt2 and llama read tokens, bert masked ones")
+                                                : N_("set train.objective: language"),
+                     "train.objective is %s, but the family of the model is %s", objective_of(c)->name,
+                     family_name(g->family));
+}
+
+/* Settles one tower's shape and opens its weights. teacher: the teacher of a student, or NULL. */
+static int settle(struct config *c, const struct config_tower *tower, const struct model_shape *teacher,
+                  bool random, struct model_shape *g, struct weights **weights,
+                  struct preprocess_found *images, struct error *err)
+{
+    bool from_file = !random && tower->weight[0] && tower->init != TOWER_INIT_RANDOM,
+         alone = !objective_of(c)->teacher;
+    int64_t size = size_given(c, tower, teacher);
+    *images = (struct preprocess_found){.from = ""};
+    int code = describe(c, tower, from_file, g, err);
+    if (code) return code;
+    if (!from_file && !random && tower->init != TOWER_INIT_RANDOM)
+        return error_set(err, EXIT_CONFIG,
+                         alone ? N_("set model.weight, or model.init: random")
+                               : N_("set model.weight_t and model.weight_s"),
+                         "the %s has no checkpoint", objective_tower(objective_of(c), tower == &c->model_s));
+    if (!from_file) {
+        size_random(tower, size, teacher, g);
+        code = model_shape_check(g, tower->head_dim, err);
+        if (!code) code = check_kind(c, g, err);
+        return code || !objective_of(c)->tokens ? code : check_tokens(tower, g, err);
+    }
+    if ((size || teacher) && !tower->pos_grid) g->pos_grid = 0; /* taken from the file */
+    code = model_files_open(c->model_files, tower->weight, g, weights, err);
+    if (!code) code = check_kind(c, g, err);
+    bool tokens = objective_of(c)->tokens; /* the rest is of images */
+    if (!code && tokens) code = check_tokens(tower, g, err);
+    if (!code && tokens) code = settle_tokens(tower, g, err);
+    if (!code && !tokens) code = settle_from_files(tower, *weights, g, images, err);
+    if (!code && !tokens) code = size_of_file(c, size, images, teacher, g, err);
+    if (!code) code = model_shape_check(g, tower->head_dim, err);
+    if (!code) code = model_files_fit(c->model_files, g, *weights, err);
+    if (code && err && !err->file[0]) error_at(err, tower->weight, 0, 0);
+    return code;
+}
+
+int experiment_check_weights(struct config *c, bool student, struct error *err)
+{
+    struct model_shape g;
+    struct weights *weights = NULL;
+    struct preprocess_found images;
+    int code = settle(c, student ? &c->model_s : &c->model_t, NULL, false, &g, &weights, &images, err);
+    weights_close(weights);
+    return code;
+}
+
+/* Checks that the outputs of teacher and student match. */
+static int check_pair(const struct config *c, const struct model_shape *teacher,
+                      const struct model_shape *student, struct error *err)
+{
+    if (c->loss.head == LOSS_HEAD_NONE && teacher->out != student->out)
+        return error_set(err, EXIT_CONFIG, "loss.head: auto or linear",
+                         "the student's output has %lld values, the teacher's %lld, and loss.head is none",
+                         (long long)student->out, (long long)teacher->out);
+    if (c->loss.tokens == LOSS_TOKENS_CLS_PATCH &&
+        model_shape_patches(teacher) != model_shape_patches(student))
+        return error_set(err, EXIT_CONFIG, "loss.tokens: cls, or a data_s.image_size with as many patches",
+                         "the teacher has %lld patches, the student %lld, and loss.tokens is cls+patch",
+                         (long long)model_shape_patches(teacher), (long long)model_shape_patches(student));
+    return 0;
+}
+
+/* Sets model.classes, which the data has given, or the checkpoint. */
+static int settle_class_count(struct config *c, const struct model_shape *g, struct error *err)
+{
+    char text[24];
+    if (g->classes < 1)
+        return error_set(err, EXIT_CONFIG, "set model.classes, or data.root",
+                         "the number of classes is unknown: neither data.root nor the checkpoint give it");
+    snprintf(text, sizeof text, "%lld", (long long)g->classes);
+    return c->model_s.classes ? 0 : config_assign(c, "model_s.classes", text, err);
+}
+
+/* Determines the shape of a language model. */
+static int settle_language(struct config *c, bool random, struct model_shape *g, struct weights **weights,
+                           struct error *err)
+{
+    struct preprocess_found images;
+    int code = settle(c, &c->model_s, NULL, random, g, weights, &images, err);
+    if (code) return code;
+    if (!c->model_s.context) c->model_s.context = g->context;
+    if (!c->model_s.vocabulary) c->model_s.vocabulary = g->vocabulary;
+    if (objective_of(c)->masked &&
+        (c->data.mask_token >= g->vocabulary || c->data.special_tokens >= g->vocabulary))
+        return error_set(err, EXIT_CONFIG, "set data.mask_token to the number of [MASK]",
+                         "data.mask_token is %lld, data.special_tokens %lld, the vocabulary has %lld",
+                         (long long)c->data.mask_token, (long long)c->data.special_tokens,
+                         (long long)g->vocabulary);
+    code = adapters_settle(c, g, err);
+    if (!code && objective_of(c)->classes) code = settle_class_count(c, g, err);
+    return code ? code : config_resolve(c, (enum model_family)g->family, err);
+}
+
+/* Determines the shape of a model without a teacher. */
+static int settle_model(struct config *c, bool random, struct model_shape *g, struct weights **weights,
+                        struct error *err)
+{
+    struct preprocess_found images;
+    bool pipeline_given = config_given(c, "data.pipeline");
+    int code = settle(c, &c->model_s, NULL, random, g, weights, &images, err);
+    if (!code && !c->data.image_size) c->data.image_size = g->image;
+    if (!code) code = config_resolve(c, (enum model_family)g->family, err);
+    if (!code) code = preprocess_assign(c, &images, pipeline_given, err);
+    if (!code) memcpy(c->images_from[1], c->images_from[0], sizeof c->images_from[0]);
+    if (!code) code = settle_class_count(c, g, err);
+    if (!code) code = adapters_settle(c, g, err);
+    if (!code) return 0;
+    weights_close(*weights);
+    *weights = NULL;
+    return code;
+}
+
+int experiment_shapes(struct config *c, bool random, struct model_shape *teacher, struct model_shape *student,
+                      struct weights **teacher_weights, struct weights **student_weights, struct error *err)
+{
+    *teacher_weights = *student_weights = NULL;
+    if (!objective_of(c)->teacher) {
+        memset(teacher, 0, sizeof *teacher);
+        if (objective_of(c)->tokens) return settle_language(c, random, student, student_weights, err);
+        return settle_model(c, random, student, student_weights, err);
+    }
+    struct preprocess_found images[2];
+    bool pipeline_given = config_given(c, "data.pipeline");
+    int code = settle(c, &c->model_t, NULL, random, teacher, teacher_weights, &images[0], err);
+    if (!code && !c->data.image_size) c->data.image_size = teacher->image;
+    if (!code) code = settle(c, &c->model_s, teacher, random, student, student_weights, &images[1], err);
+    if (!code && student->family != teacher->family && !c->model_s.family)
+        code = config_assign(c, "model_s.family", family_name(student->family), err);
+    if (!code) code = config_resolve(c, (enum model_family)teacher->family, err);
+    if (!code) code = preprocess_assign(c, &images[0], pipeline_given, err);
+    if (!code)
+        code = preprocess_assign_student(c, &images[1], pipeline_given, teacher, student,
+                                         *student_weights != NULL, err);
+    if (!code) code = check_pair(c, teacher, student, err);
+    if (!code) code = adapters_settle(c, student, err);
+    if (code) {
+        weights_close(*teacher_weights);
+        weights_close(*student_weights);
+        *teacher_weights = *student_weights = NULL;
+    }
+    return code;
+}
+
+/* Returns whether the teacher must be read for the student's images: not if the keys of a run give them. */
+static bool needs_teacher(const struct config *c)
+{
+    if (!c->model_t.weight[0] || c->model_t.init == TOWER_INIT_RANDOM) return false;
+    bool size = config_given(c, "data.image_size");
+    return !size || (!config_given(c, "data.pipeline") && access(c->model_t.weight, R_OK) == 0);
+}
+
+int experiment_tower_shape(struct config *c, bool student, struct model_shape *g, struct weights **weights,
+                           struct error *err)
+{
+    struct preprocess_found images;
+    struct model_shape other;
+    struct weights *others = NULL;
+    *weights = NULL;
+    int code;
+    if (objective_of(c)->tokens) code = settle_language(c, false, g, weights, err);
+    else if (student && needs_teacher(c)) {
+        code = experiment_shapes(c, false, &other, g, &others, weights, err);
+        weights_close(others);
+    } else {
+        bool pipeline_given = config_given(c, "data.pipeline");
+        code = settle(c, student ? &c->model_s : &c->model_t, NULL, false, g, weights, &images, err);
+        g->classes = 0; /* the embedding, not a classifier's output */
+        if (!code && !c->data.image_size) c->data.image_size = g->image;
+        if (!code)
+            code = config_resolve(c, c->model.family ? c->model.family : (enum model_family)g->family, err);
+        if (!code) code = preprocess_assign(c, &images, pipeline_given, err);
+        if (!code && student) memcpy(c->images_from[1], c->images_from[0], sizeof c->images_from[0]);
+        if (!code && student) code = adapters_settle(c, g, err);
+    }
+    if (!code && !*weights)
+        code = error_set(err, EXIT_CONFIG, NULL, "the %s has no checkpoint: its values are random",
+                         student ? "student" : "teacher");
+    if (code) {
+        weights_close(*weights);
+        *weights = NULL;
+    }
+    return code;
+}

@@ -1,0 +1,524 @@
+/* The config.json of a language model: see language_config.h. Defaults are those of transformers' classes. */
+#include "core/model/language_config.h"
+#include "core/base/file.h"
+#include "core/base/json_members.h"
+#include "core/model/config_members.h"
+#include "core/model/family.h"
+#include "core/model/sidecar.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SUPPORTED "supported: gpt2, llama, mistral, qwen2, qwen3 and bert"
+#define CHECK     N_("remove it if it changes nothing; else use another model")
+
+#define LLAMA_MEMBERS                                                                                        \
+    {"hidden_size", NULL}, {"intermediate_size", NULL}, {"num_hidden_layers", NULL},                         \
+        {"num_attention_heads", NULL}, {"num_key_value_heads", NULL}, {"head_dim", NULL},                    \
+        {"hidden_act", NULL}, {"max_position_embeddings", NULL}, {"rms_norm_eps", NULL},                     \
+        {"rope_parameters", NULL}, {"rope_scaling", NULL}, {"rope_theta", NULL},                             \
+        {"partial_rotary_factor", "1"}, {"rope_interleaved", "false"}, {"attention_bias", "false"},          \
+        {"mlp_bias", "false"}, {"attention_dropout", NULL}, {"layer_types", NULL},                           \
+    {                                                                                                        \
+        "max_window_layers", NULL                                                                            \
+    }
+static const struct json_member llama_members[] = {
+    LLAMA_MEMBERS, {"use_sliding_window", "false"}, {"sliding_window", "null"}, {NULL, NULL}};
+static const struct json_member mistral_members[] = {
+    LLAMA_MEMBERS, {"use_sliding_window", "false"}, {"sliding_window", NULL}, {NULL, NULL}};
+static const struct json_member qwen_members[] = {
+    LLAMA_MEMBERS, {"use_sliding_window", NULL}, {"sliding_window", NULL}, {NULL, NULL}};
+
+static const struct json_member gpt2_members[] = {
+    {"n_embd", NULL},
+    {"hidden_size", NULL},
+    {"n_layer", NULL},
+    {"num_hidden_layers", NULL},
+    {"n_head", NULL},
+    {"num_attention_heads", NULL},
+    {"n_positions", NULL},
+    {"max_position_embeddings", NULL},
+    {"n_inner", NULL},
+    {"intermediate_size", NULL}, /* the class has n_inner alone */
+    {"n_ctx", NULL},             /* the class has n_positions */
+    {"activation_function", NULL},
+    {"layer_norm_epsilon", NULL},
+    {"resid_pdrop", NULL},
+    {"embd_pdrop", NULL},
+    {"attn_pdrop", NULL},
+    {"scale_attn_weights", "true"},
+    {"scale_attn_by_inverse_layer_idx", "false"},
+    {"reorder_and_upcast_attn", NULL}, /* of a product in half precision */
+    {"n_special", "0"},
+    {"predict_special_tokens", NULL},
+    {NULL, NULL},
+};
+
+static const struct json_member bert_members[] = {
+    {"hidden_size", NULL},
+    {"num_hidden_layers", NULL},
+    {"num_attention_heads", NULL},
+    {"intermediate_size", NULL},
+    {"max_position_embeddings", NULL},
+    {"type_vocab_size", "2"},
+    {"hidden_act", NULL},
+    {"layer_norm_eps", NULL},
+    {"hidden_dropout_prob", NULL},
+    {"attention_probs_dropout_prob", NULL},
+    {"classifier_dropout", NULL},
+    {"position_embedding_type", "\"absolute\""},
+    {"directionality", "\"bidi\""},
+    {"pooler_*", NULL}, /* of TensorFlow's files, no class reads them */
+    {"output_past", NULL},
+    {NULL, NULL},
+};
+
+/* Model types that are read, and the defaults of their classes. A Llama 2 or 3, TinyLlama, SmolLM or Yi is a
+ * llama. */
+static const struct type {
+    const char *type, *eps; /* its member for the epsilon of the norms */
+    const struct json_member *members;
+    double norm_eps;
+    int64_t heads, positions, window;
+    enum family family;
+    int parts;
+    bool tied, windows; /* sliding_window is in use unless it is null */
+} types[] = {
+    {"gpt2", "layer_norm_epsilon", gpt2_members, 1e-5, 12, 0, 0, FAMILY_GPT2, PART_QKV_BIAS, true, false},
+    {"llama", "rms_norm_eps", llama_members, 1e-6, 32, 2048, 0, FAMILY_LLAMA, 0, false, false},
+    {"mistral", "rms_norm_eps", mistral_members, 1e-6, 32, 131072, 4096, FAMILY_LLAMA, 0, false, true},
+    {"qwen2", "rms_norm_eps", qwen_members, 1e-6, 32, 32768, 4096, FAMILY_LLAMA, PART_QKV_BIAS, false, false},
+    {"qwen3", "rms_norm_eps", qwen_members, 1e-6, 32, 32768, 4096, FAMILY_LLAMA, PART_QK_NORM, false, false},
+    {"bert", "layer_norm_eps", bert_members, 1e-12, 12, 0, 0, FAMILY_BERT, PART_QKV_BIAS, true, false},
+};
+
+#define EXPERTS  "a mixture of experts"
+#define PARALLEL "attention and feed-forward in parallel"
+#define LINEAR   "linear attention or a state space in some blocks"
+#define IMAGES   "a language model with images"
+
+/* Others that people bring, and what is different in them. A name that ends in * stands for all that begin
+ * so. */
+static const struct {
+    const char *type, *is;
+} refused[] = {
+    {"mixtral", EXPERTS},
+    {"qwen2_moe", EXPERTS},
+    {"qwen3_moe", EXPERTS},
+    {"qwen3_next", LINEAR},
+    {"qwen3_5*", LINEAR},
+    {"deepseek*", EXPERTS N_(", with latent attention")},
+    {"kimi*", EXPERTS},
+    {"gpt_oss", EXPERTS},
+    {"glm4_moe*", EXPERTS},
+    {"ernie4_5_moe", EXPERTS},
+    {"granitemoe*", EXPERTS},
+    {"olmoe", EXPERTS},
+    {"phimoe", EXPERTS},
+    {"dbrx", EXPERTS},
+    {"jetmoe", EXPERTS},
+    {"minimax*", EXPERTS},
+    {"llama4*", EXPERTS},
+    {"jamba", LINEAR},
+    {"mamba*", LINEAR},
+    {"bamba", LINEAR},
+    {"zamba*", LINEAR},
+    {"falcon_mamba", LINEAR},
+    {"falcon_h1", LINEAR},
+    {"nemotron_h", LINEAR},
+    {"rwkv*", LINEAR},
+    {"recurrent_gemma", LINEAR},
+    {"lfm2*", LINEAR},
+    {"gemma*", N_("norms of weight + 1, and heads of 256 values")},
+    {"gptj", PARALLEL},
+    {"falcon", PARALLEL},
+    {"phi", PARALLEL},
+    {"cohere*", PARALLEL},
+    {"persimmon", N_("rotary positions in a part of each head")},
+    {"nemotron", N_("rotary positions in a part of each head")},
+    {"glm*", N_("rotary positions in a part of each head")},
+    {"chatglm", N_("rotary positions in a part of each head")},
+    {"minicpm3", N_("latent attention")},
+    {"minicpm", N_("scales of the embedding and of each branch")},
+    {"granite", N_("scales of the embedding and of each branch")},
+    {"olmo", N_("norms without weights")},
+    {"olmo2", N_("norms after the branches")},
+    {"olmo3", N_("norms after the branches")},
+    {"exaone*", N_("other names or norms")},
+    {"baichuan", N_("other names of queries, keys and values")},
+    {"qwen", N_("other names: it is the first Qwen")},
+    {"gpt_neo", N_("local attention in every second block")},
+    {"gpt_bigcode", N_("one key and value for all heads in another layout")},
+    {"starcoder2", N_("norms and a feed-forward of another kind")},
+    {"codegen", PARALLEL},
+    {"opt", N_("other positions and names")},
+    {"bloom", N_("ALiBi positions")},
+    {"mpt", N_("ALiBi positions")},
+    {"xglm", N_("sinusoidal positions")},
+    {"t5", N_("an encoder and a decoder")},
+    {"bart", N_("an encoder and a decoder")},
+    {"roberta*", N_("positions that begin at 2, and another head")},
+    {"xlm-roberta*", N_("positions that begin at 2, and another head")},
+    {"camembert", N_("positions that begin at 2, and another head")},
+    {"mpnet", N_("relative positions in the attention")},
+    {"distilbert", N_("other names, and no token types")},
+    {"albert", N_("blocks that share their weights")},
+    {"electra*", N_("an embedding narrower than the blocks")},
+    {"deberta*", N_("relative positions in the attention")},
+    {"modernbert*", N_("pre-norm, and rotary positions")},
+    {"mistral3", IMAGES},
+    {"mllama", IMAGES},
+    {"llava*", IMAGES},
+    {"qwen2_vl", IMAGES},
+    {"qwen2_5_vl", IMAGES},
+    {"qwen3_vl*", IMAGES},
+};
+
+static const char *text(const json_t *object, const char *key)
+{
+    const char *value = json_string_value(json_object_get(object, key));
+    return value ? value : "";
+}
+
+static bool is_true(const json_t *object, const char *key)
+{
+    return json_is_true(json_object_get(object, key));
+}
+
+static const char *refused_for(const char *type)
+{
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        size_t n = strlen(refused[i].type);
+        bool all = refused[i].type[n - 1] == '*';
+        if (all ? strncmp(type, refused[i].type, n - 1) == 0 : strcmp(type, refused[i].type) == 0)
+            return refused[i].is;
+    }
+    return NULL;
+}
+
+static int unsupported(struct error *err, const char *type, const char *key, const char *value)
+{
+    char printed[64];
+    return error_set(err, EXIT_CONFIG, "use a model without it",
+                     "config.json of a %s model: %s %s is not supported", type, key,
+                     name_printable(printed, sizeof printed, value));
+}
+
+static int contradiction(struct error *err, const char *key, double value, const char *other, double its)
+{
+    return error_set(err, EXIT_CONFIG, "remove the one that is not meant",
+                     "config.json: %s is %.9g, but %s is %.9g", key, value, other, its);
+}
+
+/* Reads an integer of `least` to 2^31 - 1; `usual` if it is absent, 0 if it is null. */
+static int read_integer(const json_t *root, const char *key, int64_t least, int64_t usual, int64_t *value,
+                        struct error *err)
+{
+    const json_t *found = json_object_get(root, key);
+    *value = found ? 0 : usual;
+    if (!found || json_is_null(found)) return 0;
+    *value = (int64_t)json_integer_value(found);
+    if (json_is_integer(found) && *value >= least && *value <= INT32_MAX) return 0;
+    return error_set(err, EXIT_CONFIG, "is the file whole?", "config.json: %s is not %lld to %d", key,
+                     (long long)least, INT32_MAX);
+}
+
+/* Reads a positive number; `usual` if it is absent or null. */
+static int read_number(const json_t *root, const char *key, double usual, double *value, struct error *err)
+{
+    const json_t *found = json_object_get(root, key);
+    *value = usual;
+    if (!found || json_is_null(found)) return 0;
+    *value = json_number_value(found);
+    if (json_is_number(found) && *value > 0 && *value < 1e15) return 0;
+    return error_set(err, EXIT_CONFIG, "is the file whole?", "config.json: %s is not a number above 0", key);
+}
+
+static double yarn_scale(double factor, double mscale)
+{
+    return factor <= 1 ? 1 : 0.1 * mscale * log(factor) + 1;
+}
+
+static int read_yarn(struct language_config *c, const json_t *rope, struct error *err)
+{
+    struct rope_of_tokens *r = &c->rope;
+    double mscale, all;
+    int code = read_number(rope, "beta_slow", 1, &r->low, err);
+    if (!code) code = read_number(rope, "beta_fast", 32, &r->high, err);
+    if (!code) code = read_number(rope, "mscale", 0, &mscale, err);
+    if (!code) code = read_number(rope, "mscale_all_dim", 0, &all, err);
+    if (code) return code;
+    double usual = mscale > 0 && all > 0 ? yarn_scale(r->factor, mscale) / yarn_scale(r->factor, all)
+                                         : yarn_scale(r->factor, 1);
+    return read_number(rope, "attention_factor", usual, &r->attention, err);
+}
+
+static const char *const rope_types[] = {
+    [ROPE_UNSCALED] = "default", [ROPE_LINEAR] = "linear", [ROPE_LLAMA3] = "llama3", [ROPE_YARN] = "yarn"};
+
+const char *language_rope_type(enum rope_scaling scaling) { return rope_types[scaling]; }
+
+/* Reads rope_parameters or rope_scaling, but for its rope_theta. */
+static int read_scaling(struct language_config *c, const json_t *rope, const char *key, struct error *err)
+{
+    static const struct json_member members[] = {
+        {"rope_theta", NULL},
+        {"rope_type", NULL},
+        {"type", NULL},
+        {"factor", NULL},
+        {"original_max_position_embeddings", NULL},
+        {"low_freq_factor", NULL},
+        {"high_freq_factor", NULL},
+        {"beta_fast", NULL},
+        {"beta_slow", NULL},
+        {"attention_factor", NULL},
+        {"mscale", NULL},
+        {"mscale_all_dim", NULL},
+        {"truncate", "true"},
+        {"partial_rotary_factor", "1"},
+        {"finetuned", NULL}, /* says how the weights were made */
+        {NULL, NULL},
+    };
+    struct rope_of_tokens *r = &c->rope;
+    int code = json_members_check(rope, members, NULL, key, CHECK, err);
+    const char *type = text(rope, "rope_type"), *old = text(rope, "type");
+    if (!code && *type && *old && strcmp(type, old) != 0)
+        code = error_set(err, EXIT_CONFIG, "remove the one that is not meant",
+                         "config.json: rope_type is %.40s, but type is %.40s", type, old);
+    if (code) return code;
+    if (!*type) type = old;
+    size_t kind = 0, kinds = sizeof rope_types / sizeof *rope_types;
+    while (*type && kind < kinds && strcmp(type, rope_types[kind]) != 0) kind++;
+    if (kind == kinds)
+        return error_set(err, EXIT_CONFIG, "use a model without it",
+                         "config.json of a %s model: %s of type %.40s is not supported", c->type, key, type);
+    *r = (struct rope_of_tokens){.scaling = (enum rope_scaling)kind};
+    static const char *const needed[] = {"factor", "low_freq_factor", "high_freq_factor"};
+    for (size_t i = 0; kind && i < (kind == ROPE_LLAMA3 ? 3 : 1); i++)
+        if (!json_is_number(json_object_get(rope, needed[i])))
+            return error_set(err, EXIT_CONFIG, "is the file whole?",
+                             "config.json: %s of type %s has no number %s", key, type, needed[i]);
+    code = read_number(rope, "factor", 1, &r->factor, err);
+    if (!code && !kind && r->factor > 1)
+        return error_set(err, EXIT_CONFIG, "add its rope_type, or remove the factor",
+                         "config.json: %s has factor %g, but no scaling of a known type", key, r->factor);
+    if (!kind) r->factor = 0;
+    if (!code && kind > ROPE_LINEAR)
+        code = read_number(rope, "original_max_position_embeddings", (double)c->positions, &r->original, err);
+    if (!code && kind == ROPE_YARN) code = read_yarn(c, rope, err);
+    if (!code && kind == ROPE_LLAMA3) code = read_number(rope, "low_freq_factor", 1, &r->low, err);
+    if (!code && kind == ROPE_LLAMA3) code = read_number(rope, "high_freq_factor", 4, &r->high, err);
+    return code;
+}
+
+static bool same_scaling(const struct rope_of_tokens *a, const struct rope_of_tokens *b)
+{
+    double differ = fabs(a->factor - b->factor) + fabs(a->original - b->original) + fabs(a->low - b->low) +
+                    fabs(a->high - b->high) + fabs(a->attention - b->attention);
+    return a->scaling == b->scaling && !(differ > 0);
+}
+
+/* Reads rope_theta and rope_scaling, or both in rope_parameters, as transformers 5 writes them. Two different
+ * values are refused: transformers' versions differ in which they take. */
+static int read_rope(struct language_config *c, const json_t *root, struct error *err)
+{
+    static const char *const keys[] = {"rope_parameters", "rope_scaling"};
+    struct rope_of_tokens first = {0};
+    bool found = false;
+    double theta, own;
+    int code = read_number(root, "rope_theta", 0, &theta, err);
+    for (size_t i = 0; i < 2 && !code; i++) {
+        const json_t *rope = json_object_get(root, keys[i]);
+        if (!rope || json_is_null(rope)) continue;
+        if (!json_is_object(rope))
+            return error_set(err, EXIT_CONFIG, "is the file whole?", "config.json: %s is no object", keys[i]);
+        code = read_number(rope, "rope_theta", theta, &own, err);
+        if (!code && theta > 0 && fabs(own - theta) > 0)
+            return contradiction(err, "rope_theta", theta, _("rope_theta of the rotary positions"), own);
+        theta = own;
+        if (!code) code = read_scaling(c, rope, keys[i], err);
+        if (!code && found && !same_scaling(&first, &c->rope))
+            return error_set(err, EXIT_CONFIG, "remove the one that is not meant",
+                             "config.json: %s has type %s and factor %g, but %s type %s and factor %g",
+                             keys[0], rope_types[first.scaling], first.factor, keys[1],
+                             rope_types[c->rope.scaling], c->rope.factor);
+        first = c->rope;
+        found = true;
+    }
+    c->rope.theta = theta > 0 ? theta : 10000;
+    return code;
+}
+
+/* Counts the blocks with a window in layer_types, all of them: *kinds -1 without the member. */
+static int count_windows(const struct language_config *c, const json_t *root, int64_t *sliding,
+                         struct error *err)
+{
+    const json_t *kinds = json_object_get(root, "layer_types"), *kind;
+    size_t i;
+    *sliding = -1;
+    if (!kinds || json_is_null(kinds)) return 0;
+    *sliding = 0;
+    json_array_foreach((json_t *)(uintptr_t)kinds, i, kind)
+    {
+        const char *name = json_string_value(kind);
+        bool slides = name && strcmp(name, "sliding_attention") == 0;
+        if (!slides && (!name || strcmp(name, "full_attention") != 0))
+            return unsupported(err, c->type, "layer_types:", name ? name : "a block of another kind");
+        *sliding += slides;
+    }
+    if (c->depth && json_array_size(kinds) != (size_t)c->depth)
+        return contradiction(err, "num_hidden_layers", (double)c->depth, _("the length of layer_types"),
+                             (double)json_array_size(kinds));
+    if (*sliding && *sliding < c->depth)
+        return unsupported(err, c->type, "sliding_window in only some blocks:", "layer_types");
+    return 0;
+}
+
+/* A window of all blocks or of none; others are refused. */
+static int read_window(struct language_config *c, const struct type *type, const json_t *root,
+                       struct error *err)
+{
+    enum { FIRST = 28 }; /* of Qwen's classes: the first block with a window */
+    int64_t from, sliding;
+    int code = read_integer(root, "sliding_window", 1, type->window, &c->window, err);
+    if (!code) code = read_integer(root, "max_window_layers", 0, FIRST, &from, err);
+    if (!code) code = count_windows(c, root, &sliding, err);
+    if (code) return code;
+    if (!type->windows && !is_true(root, "use_sliding_window")) c->window = 0;
+    bool some = c->window && !type->windows && from > 0 && from < c->depth;
+    if (c->window && !type->windows && sliding < 0 && from >= c->depth) c->window = 0;
+    if (sliding < 0 && some)
+        return unsupported(err, c->type, "sliding_window in only some blocks:", "max_window_layers");
+    if (sliding > 0 && !c->window)
+        return unsupported(err, c->type, "layer_types:", _("sliding_attention without a window in use"));
+    if (sliding == 0 && c->window && type->windows)
+        return unsupported(err, c->type, "layer_types:", _("full_attention with a sliding_window"));
+    if (sliding == 0) c->window = 0;
+    return 0;
+}
+
+static int read_sizes(struct language_config *c, const struct type *type, const json_t *root,
+                      struct error *err)
+{
+    bool gpt2 = c->family == FAMILY_GPT2;
+    const struct {
+        int64_t *field;
+        const char *key, *other; /* GPT-2's, which may have both names */
+        int64_t usual;
+    } sizes[] = {{&c->width, "hidden_size", "n_embd", 0},
+                 {&c->depth, "num_hidden_layers", "n_layer", 0},
+                 {&c->heads, "num_attention_heads", "n_head", type->heads},
+                 {&c->hidden, gpt2 ? "" : "intermediate_size", "n_inner", 0},
+                 {&c->positions, "max_position_embeddings", "n_positions", type->positions},
+                 {&c->vocabulary, "vocab_size", "", 0},
+                 {&c->kv_heads, "num_key_value_heads", "", 0},
+                 {&c->head_dim, "head_dim", "", 0}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        bool second = gpt2 && json_object_get(root, sizes[i].other);
+        int64_t value, own;
+        int code = read_integer(root, sizes[i].key, 1, sizes[i].usual, &value, err);
+        if (!code && second) code = read_integer(root, sizes[i].other, 1, 0, &own, err);
+        if (code) return code;
+        if (second && json_object_get(root, sizes[i].key) && value != own)
+            return contradiction(err, sizes[i].key, (double)value, sizes[i].other, (double)own);
+        *sizes[i].field = second ? own : value;
+    }
+    return 0;
+}
+
+/* Reads the largest probability of dropout. */
+static void read_dropout(struct language_config *c, const json_t *root)
+{
+    static const char *const keys[] = {"resid_pdrop",
+                                       "embd_pdrop",
+                                       "attn_pdrop",
+                                       "hidden_dropout_prob",
+                                       "attention_dropout",
+                                       "classifier_dropout",
+                                       "attention_probs_dropout_prob"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        double value = json_number_value(json_object_get(root, keys[i]));
+        if (value > c->dropout) c->dropout = value;
+    }
+}
+
+static int read_activation(struct language_config *c, const json_t *root, struct error *err)
+{
+    const char *key = c->family == FAMILY_GPT2 ? "activation_function" : "hidden_act",
+               *name = text(root, key);
+    bool gated = family_ffn(c->family) == 1 + ACTIVATION_SWIGLU;
+    if (gated && *name && strcmp(name, "silu") != 0 && strcmp(name, "swish") != 0)
+        return unsupported(err, c->type, key, name);
+    c->ffn = gated || !*name ? family_ffn(c->family) : activation_named(name);
+    return c->ffn ? 0 : unsupported(err, c->type, key, name);
+}
+
+static int read_model(struct language_config *c, const struct type *type, const json_t *root,
+                      struct error *err)
+{
+    const json_t *tied = json_object_get(root, "tie_word_embeddings");
+    char what[80];
+    c->family = type->family;
+    c->parts = type->parts;
+    c->tied = json_is_boolean(tied) ? json_is_true(tied) : type->tied;
+    if (json_is_object(json_object_get(root, "quantization_config")))
+        return unsupported(err, c->type, "quantization_config of method",
+                           text(json_object_get(root, "quantization_config"), "quant_method"));
+    snprintf(what, sizeof what, _("config.json of a %s model"), c->type);
+    int code = json_members_check(root, type->members, config_every_class, what, CHECK, err);
+    if (!code) code = read_sizes(c, type, root, err);
+    if (!code) code = read_activation(c, root, err);
+    if (!code) code = read_number(root, type->eps, type->norm_eps, &c->norm_eps, err);
+    if (!code && family_row(c->family)->rms) code = read_window(c, type, root, err);
+    read_dropout(c, root);
+    return code || !family_row(c->family)->rms ? code : read_rope(c, root, err);
+}
+
+void language_config_arguments(struct language_config *c, const struct weights *weights)
+{
+    const struct {
+        int64_t *field;
+        const char *key;
+    } fields[] = {{&c->heads, "model_args.n_head"},
+                  {&c->width, "model_args.n_embd"},
+                  {&c->depth, "model_args.n_layer"},
+                  {&c->positions, "model_args.block_size"},
+                  {&c->vocabulary, "model_args.vocab_size"}};
+    if (!weights_metadata(weights, fields[0].key)) return;
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        const char *value = weights_metadata(weights, fields[i].key);
+        *fields[i].field = value ? strtoll(value, NULL, 10) : 0;
+    }
+    c->family = FAMILY_GPT2;
+    c->parts = PART_QKV_BIAS;
+    c->ffn = 1 + ACTIVATION_GELU; /* torch.nn.GELU() */
+    c->norm_eps = 1e-5;
+    c->tied = true;
+}
+
+int language_config_read(struct language_config *c, const char *checkpoint, struct error *err)
+{
+    struct error local;
+    json_t *root = NULL;
+    *c = (struct language_config){.family = FAMILY_UNKNOWN};
+    int code = sidecar_object(&root, checkpoint, "config.json", err ? err : &local);
+    const char *type = text(root, "model_type"), *is = refused_for(type);
+    name_printable(c->type, sizeof c->type, type);
+    if (!code && is)
+        code = error_set(err, EXIT_CONFIG, SUPPORTED, "config.json: a model of type %s is not supported: %s",
+                         c->type, is);
+    for (size_t i = 0; i < sizeof types / sizeof *types && !code; i++)
+        if (strcmp(type, types[i].type) == 0) code = read_model(c, &types[i], root, err);
+    json_decref(root);
+    return code;
+}
+
+int language_config_check(const struct language_config *c, enum family family, struct error *err)
+{
+    if (!c->type[0] || c->family == family) return 0;
+    return error_set(err, EXIT_CONFIG, SUPPORTED, "config.json: a model of type %s is not supported%s",
+                     c->type, c->family ? _(" with these tensors") : "");
+}

@@ -1,0 +1,33 @@
+/* Properties of a language model from the config.json of transformers: those that no tensor shows, and sizes
+ * that must match the tensors. */
+#ifndef MEOPT_MODEL_LANGUAGE_CONFIG_H
+#define MEOPT_MODEL_LANGUAGE_CONFIG_H
+
+#include "core/model/shape.h"
+
+/* 0: absent, and the class has no default that matters. */
+struct language_config {
+    char type[48]; /* model_type, printable; "": no config.json of a language model */
+    enum family family;
+    int64_t width, depth, hidden, vocabulary, positions;
+    int64_t heads, kv_heads, head_dim, window;
+    int ffn; /* 1 + enum activation */
+    double norm_eps;
+    double dropout; /* the largest of its probabilities, which meopt does not apply */
+    int parts;      /* PART_... that the class has */
+    bool tied;
+    struct rope_of_tokens rope;
+};
+
+/* Reads the file in the checkpoint's directory. EXIT_CONFIG for a type, a member or a value that is not
+ * supported, by its name, for values out of range, and for two members that contradict each other. A file of
+ * an unknown model_type is no error: family is FAMILY_UNKNOWN. */
+int language_config_read(struct language_config *config, const char *checkpoint, struct error *err);
+/* Sets the properties of nanoGPT's model_args, which are in the file of the weights; without any, `config`
+ * stays. */
+void language_config_arguments(struct language_config *config, const struct weights *weights);
+const char *language_rope_type(enum rope_scaling scaling); /* "default", "linear", "llama3", "yarn" */
+/* Refuses (EXIT_CONFIG) a type that is not of the family. */
+int language_config_check(const struct language_config *config, enum family family, struct error *err);
+
+#endif

@@ -1,0 +1,284 @@
+/* The shape of a language model, from names and shapes of a checkpoint's tensors, from its metadata (files of
+ * meopt) and from config.json. */
+#include "core/base/file.h"
+#include "core/base/log.h"
+#include "core/model/language_config.h"
+#include "core/model/metadata.h"
+#include "core/model/model_shape_internal.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct found {
+    struct language_config config;
+    struct metadata_found own;
+    int64_t attn, kv;   /* rows of queries, and of keys */
+    const char *tensor; /* that shows them */
+};
+
+static int64_t first_of(int64_t a, int64_t b, int64_t c) { return a ? a : b ? b : c; }
+
+/* Compares a size in config.json with the tensors'. */
+static int compare(const struct language_config *c, const char *what, int64_t says, int64_t is,
+                   struct error *err)
+{
+    if (!c->family || !says || says == is) return 0;
+    return error_set(err, EXIT_CONFIG, "use the config.json of this checkpoint",
+                     "config.json has %s %lld, the tensors %lld", what, (long long)says, (long long)is);
+}
+
+static int settle_table(struct model_shape *g, const struct key_map *key_map, const struct weights *weights,
+                        const struct language_config *c, struct error *err)
+{
+    const struct weights_tensor *table, *positions = NULL;
+    int code = shape_need(weights, key_map, ROLE_TOKENS, 0, &table, err);
+    if (!code && family_has(family_row(key_map->family), ROLE_POS))
+        code = shape_need(weights, key_map, ROLE_POS, 0, &positions, err);
+    if (!code) code = shape_settle(&g->width, table->shape[1], "width", table->name, err);
+    if (!code) code = shape_settle(&g->vocabulary, table->shape[0], "vocabulary", table->name, err);
+    if (!code && positions)
+        code = shape_settle(&g->positions, positions->shape[0], "positions", positions->name, err);
+    if (!code && c->positions && !positions) g->positions = c->positions;
+    if (!code) code = compare(c, "max_position_embeddings", c->positions, g->positions, err);
+    if (!code) code = compare(c, "hidden_size", c->width, g->width, err);
+    return code ? code : compare(c, "vocab_size", c->vocabulary, g->vocabulary, err);
+}
+
+static int settle_blocks(struct model_shape *g, const struct key_map *key_map, const struct weights *weights,
+                         const struct language_config *c, int ffn, struct error *err)
+{
+    const struct weights_tensor *fc;
+    int64_t depth;
+    int code = shape_count_blocks(key_map, weights, ffn, &depth, err);
+    if (!code) code = shape_settle(&g->depth, depth, "depth", "number of blocks", err);
+    if (!code) code = shape_need(weights, key_map, ROLE_FC2_W, ffn, &fc, err);
+    if (code) return code;
+    int64_t hidden = fc->shape[!names_place(key_map, weights, ROLE_FC2_W, 0, ffn).transposed];
+    code = shape_settle(&g->hidden, hidden, "hidden", fc->name, err);
+    if (!code) code = compare(c, "num_hidden_layers", c->depth, g->depth, err);
+    return code ? code : compare(c, "intermediate_size", c->hidden, g->hidden, err);
+}
+
+/* Determines the rows of the queries and of the keys. */
+static int find_rows(struct found *f, const struct key_map *key_map, const struct weights *weights, int ffn,
+                     struct error *err)
+{
+    const struct weights_tensor *qkv, *proj;
+    struct values_place place = names_place(key_map, weights, ROLE_QKV_W, 0, ffn);
+    int code = shape_need(weights, key_map, ROLE_QKV_W, ffn, &qkv, err);
+    if (!code) code = shape_need(weights, key_map, ROLE_PROJ_W, ffn, &proj, err);
+    if (code) return code;
+    f->attn = proj->shape[!place.transposed];
+    f->kv = place.parts > 1 ? weights_tensor(weights, place.tensor[1])->shape[0]
+                            : (qkv->shape[place.transposed] - f->attn) / 2;
+    f->tensor = proj->name;
+    return 0;
+}
+
+/* The width of a head comes from a norm of its queries, the metadata or config.json; or the number of heads
+ * does, and the width follows. */
+static int settle_heads(struct model_shape *g, const struct found *f, const struct key_map *key_map,
+                        const struct weights *weights, int ffn, struct error *err)
+{
+    const struct language_config *c = &f->config;
+    int64_t norm = names_tensor(key_map, weights, ROLE_Q_NORM_W, 0, ffn),
+            dim = norm < 0 ? 0 : weights_tensor(weights, norm)->count,
+            heads = first_of(g->heads, c->heads, f->own.heads);
+    if (dim || !g->heads) dim = first_of(dim, g->head_dim, first_of(c->head_dim, f->own.head_dim, 0));
+    if (!dim && !heads && !family_row(key_map->family)->rms) { /* all published GPT-2s */
+        dim = 64;
+        g->assumed |= ASSUMED_HEADS;
+    }
+    if (!dim && !heads)
+        return error_set(err, EXIT_CONFIG, "put the model's config.json next to it, or set model.heads",
+                         "the number of heads is unknown: no tensor shows it, and there is no config.json");
+    if (!dim) dim = f->attn / heads;
+    if (dim < 1 || f->attn % dim || f->kv < dim || f->kv % dim || (heads && heads * dim != f->attn))
+        return error_set(
+            err, EXIT_CONFIG, "check heads, head_dim and the checkpoint's config.json",
+            "%lld heads of %lld values do not match the %lld rows of queries and %lld of keys (%s)",
+            (long long)heads, (long long)dim, (long long)f->attn, (long long)f->kv, f->tensor);
+    int code = shape_settle(&g->heads, f->attn / dim, "heads", f->tensor, err);
+    if (!code) code = shape_settle(&g->kv_heads, f->kv / dim, "kv_heads", f->tensor, err);
+    if (!code) code = shape_settle(&g->head_dim, dim, "head_dim", f->tensor, err);
+    if (!code) code = compare(c, "head_dim", c->head_dim, g->head_dim, err);
+    return code ? code : compare(c, "num_key_value_heads", c->kv_heads, g->kv_heads, err);
+}
+
+/* Returns whether two tensors have the same values. */
+static int same_values(const struct weights *weights, int64_t a, int64_t b, bool *same, struct error *err)
+{
+    const struct weights_tensor *t = weights_tensor(weights, a), *u = weights_tensor(weights, b);
+    *same = t->count == u->count && t->dtype == u->dtype;
+    if (!*same) return 0;
+    size_t bytes = (size_t)t->count * dtype_bytes(t->dtype);
+    char *values = malloc(2 * bytes + 1);
+    if (!values) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for %zu bytes", 2 * bytes);
+    int code = weights_read(weights, a, values, t->dtype, err);
+    if (!code) code = weights_read(weights, b, values + bytes, t->dtype, err);
+    if (!code) *same = memcmp(values, values + bytes, bytes) == 0;
+    free(values);
+    return code;
+}
+
+static int refuse_tied(const char *head, const char *table, struct error *err)
+{
+    return error_set(err, EXIT_CONFIG, "set tie_word_embeddings to false there if the head was trained apart",
+                     "config.json ties the embeddings, but %s differs from %s", head, table);
+}
+
+/* BERT's head is its token table; a file may have copies of the table and of the bias. */
+static int check_copies(const struct key_map *key_map, const struct weights *weights, struct error *err)
+{
+    static const struct {
+        const char *key;
+        enum role of;
+    } copies[] = {{"cls.predictions.decoder.weight", ROLE_TOKENS},
+                  {"cls.predictions.decoder.bias", ROLE_LM_BIAS}};
+    for (size_t i = 0; i < 2 && family_encoder(family_row(key_map->family)); i++) {
+        int64_t copy = weights_find_under(weights, &key_map->prefix, copies[i].key),
+                of = names_tensor(key_map, weights, copies[i].of, 0, 0);
+        bool same = true;
+        int code = copy >= 0 && of >= 0 ? same_values(weights, copy, of, &same, err) : 0;
+        if (code || !same)
+            return code ? code : refuse_tied(copies[i].key, weights_tensor(weights, of)->name, err);
+    }
+    return 0;
+}
+
+/* The head is the token table if config.json says so, or the file has no head, or the same values twice. */
+static int settle_tied(struct model_shape *g, const struct found *f, const struct key_map *key_map,
+                       const struct weights *weights, struct error *err)
+{
+    int64_t head = names_tensor(key_map, weights, ROLE_LM_HEAD, 0, 0),
+            table = names_tensor(key_map, weights, ROLE_TOKENS, 0, 0);
+    bool config = f->config.family, same = true;
+    g->tied = head < 0 || (config && f->config.tied);
+    if (config && !f->config.tied && head < 0 && family_row(g->family)->keys[ROLE_LM_HEAD])
+        return error_set(err, EXIT_CONFIG, "use the file of the whole model (...ForCausalLM)",
+                         "config.json has tie_word_embeddings false, but the checkpoint no lm_head.weight");
+    if (head < 0) return check_copies(key_map, weights, err);
+    if (!config && !f->own.heads) return same_values(weights, head, table, &g->tied, err);
+    int code = g->tied ? same_values(weights, head, table, &same, err) : 0;
+    if (code || same) return code;
+    return refuse_tied(weights_tensor(weights, head)->name, weights_tensor(weights, table)->name, err);
+}
+
+/* Compares the parts of the tensors with those of config.json's class. */
+static int check_parts(const struct model_shape *g, const struct found *f, const struct key_map *key_map,
+                       const struct weights *weights, int ffn, struct error *err)
+{
+    static const struct {
+        int part;
+        enum role role;
+    } parts[] = {{PART_QKV_BIAS, ROLE_QKV_B}, {PART_QK_NORM, ROLE_Q_NORM_W}};
+    for (size_t i = 0; i < 2 && f->config.family; i++) {
+        if (!((g->parts ^ f->config.parts) & parts[i].part)) continue;
+        bool has = g->parts & parts[i].part;
+        struct values_place place = names_place(key_map, weights, parts[i].role, 0, ffn);
+        return error_set(err, EXIT_CONFIG, "use the config.json of this checkpoint",
+                         has ? N_("config.json is of a %s model, which has no tensor %s")
+                             : N_("config.json is of a %s model, but tensor %s is missing"),
+                         f->config.type, has ? weights_tensor(weights, place.tensor[0])->name : place.first);
+    }
+    return 0;
+}
+
+/* Sets the classes from the file's classifier, of a family that has one. */
+static void settle_classes(struct model_shape *g, const struct key_map *key_map,
+                           const struct weights *weights)
+{
+    bool asked = g->classes == CLASSES_UNKNOWN && family_encoder(family_row(g->family));
+    int64_t at = asked ? names_classifier(key_map, weights, "weight") : -1;
+    const struct weights_tensor *t = at >= 0 ? weights_tensor(weights, at) : NULL;
+    if (t && t->ndim == 2) g->classes = t->shape[0];
+}
+
+static void warn_difference(const char *name, const char *says, const char *is)
+{
+    log_warn("config.json differs from the metadata in the weights and is used: %s %s instead of %s", name,
+             says, is);
+}
+
+/* Says where config.json differs from the metadata of a file that meopt wrote: the former is the newer word,
+ * for people edit it. */
+static void warn_differences(const struct found *f)
+{
+    const struct language_config *c = &f->config;
+    const struct metadata_found *own = &f->own;
+    const struct {
+        const char *name;
+        double config, metadata;
+    } rows[] = {{"norm eps", c->norm_eps, own->norm_eps},
+                {"rotary base", c->rope.theta, own->rope.theta},
+                {"rotary factor", c->rope.factor, own->rope.factor},
+                {"window", (double)c->window, (double)own->window},
+                {"heads", (double)c->heads, (double)own->heads}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char says[32], is[32];
+        snprintf(says, sizeof says, "%g", rows[i].config);
+        snprintf(is, sizeof is, "%g", rows[i].metadata);
+        if (fabs(rows[i].config - rows[i].metadata) > 1e-6 * fabs(rows[i].config))
+            warn_difference(rows[i].name, says, is);
+    }
+    if (c->rope.scaling != own->rope.scaling)
+        warn_difference("rotary scaling", language_rope_type(c->rope.scaling),
+                        language_rope_type(own->rope.scaling));
+    if (own->ffn && own->ffn != c->ffn)
+        warn_difference("activation", model_shape_activation(&(struct model_shape){.ffn = c->ffn}),
+                        model_shape_activation(&(struct model_shape){.ffn = own->ffn}));
+}
+
+/* Sets the properties that no tensor shows. */
+static void settle_rest(struct model_shape *g, const struct found *f, int ffn, bool transposed)
+{
+    const struct language_config *c = &f->config;
+    bool own = f->own.heads > 0 && !c->family, known = own || c->family || g->norm_eps > 0;
+    bool gated = ffn == 1 + ACTIVATION_SWIGLU;
+    if (c->family && f->own.heads) warn_differences(f);
+    g->said = (struct said_of_tokens){.heads = own ? f->own.heads : c->heads,
+                                      .window = own ? f->own.window : c->window,
+                                      .ffn = own ? f->own.ffn : c->ffn,
+                                      .norm_eps = (float)(own ? f->own.norm_eps : c->norm_eps),
+                                      .theta = own ? f->own.rope.theta : c->rope.theta,
+                                      .dropout = (float)c->dropout};
+    if (gated) g->ffn = ffn;
+    else if (!g->ffn) g->ffn = g->said.ffn;
+    if (!g->ffn) { /* nanoGPT's matrices are not transposed, and its GELU is the exact one */
+        g->ffn = transposed ? family_ffn(g->family) : 1 + ACTIVATION_GELU;
+        g->assumed |= ASSUMED_ACTIVATION;
+    }
+    if (!(g->norm_eps > 0)) g->norm_eps = g->said.norm_eps;
+    if (!known) g->assumed |= ASSUMED_NORM_EPS;
+    if (own) {
+        g->rope = f->own.rope;
+        g->window = f->own.window;
+        if (f->own.positions) g->positions = f->own.positions;
+    } else if (c->family) {
+        g->rope = c->rope;
+        g->window = c->window;
+    } else if (model_shape_rotates(g) && !(g->rope.theta > 0)) g->assumed |= ASSUMED_POSITIONS;
+}
+
+int language_shape_dims(struct model_shape *g, const struct key_map *key_map, const struct weights *weights,
+                        const struct language_config *config, struct error *err)
+{
+    struct found f = {.config = *config};
+    int ffn = names_ffn(key_map, weights);
+    int code = metadata_read(&f.own, weights, err);
+    if (code) return code;
+    if (!f.config.family && !f.own.heads) language_config_arguments(&f.config, weights);
+    code = settle_table(g, key_map, weights, &f.config, err);
+    if (!code) code = settle_blocks(g, key_map, weights, &f.config, ffn, err);
+    if (!code) code = shape_settle_parts(g, key_map, weights, ffn, err);
+    if (!code) code = check_parts(g, &f, key_map, weights, ffn, err);
+    if (!code) code = find_rows(&f, key_map, weights, ffn, err);
+    if (!code) code = settle_heads(g, &f, key_map, weights, ffn, err);
+    if (!code) code = settle_tied(g, &f, key_map, weights, err);
+    bool transposed = names_place(key_map, weights, ROLE_FC2_W, 0, ffn).transposed;
+    if (!code) settle_rest(g, &f, ffn, transposed);
+    if (!code) settle_classes(g, key_map, weights);
+    return code;
+}

@@ -1,0 +1,446 @@
+/* The model shape of a tower, from the names and shapes of a checkpoint's tensors. */
+#include "core/base/file.h"
+#include "core/base/log.h"
+#include "core/model/sidecar.h"
+#include "core/model/checkpoint_fit.h"
+#include "core/model/language_config.h"
+#include "core/model/model_shape_internal.h"
+#include "core/model/parameters.h"
+#include "core/model/positions.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SWIGLU (1 + ACTIVATION_SWIGLU)
+
+int shape_settle(int64_t *field, int64_t found, const char *what, const char *tensor, struct error *err)
+{
+    if (*field == 0) *field = found;
+    if (*field == found) return 0;
+    return error_set(err, EXIT_CONFIG,
+                     "check the weight path, or remove the key to use the checkpoint's value",
+                     "%s is %lld in the checkpoint (%s), the configuration has %lld", what, (long long)found,
+                     tensor, (long long)*field);
+}
+
+static const char supported[] =
+    "supported: towers of EVA-CLIP, OpenCLIP, DINOv2, DINOv3 and SigLIP; GPT-2, Llama and BERT";
+
+/* Refuses the tensors' names of a type of language model that is supported: quantized, or under a prefix. */
+static int refuse_names(const struct language_config *config, const struct weights *weights,
+                        struct error *err)
+{
+    const char *table = family_row(config->family)->keys[ROLE_TOKENS], *end = strchr(table, '.');
+    char printed[160];
+    for (int64_t i = 0; i < weights_count(weights); i++) {
+        const char *name = weights_tensor(weights, i)->name, *hint, *meaning = fit_meaning(name, &hint);
+        if (meaning && hint)
+            return error_set(err, EXIT_CONFIG, hint,
+                             "the %s model has tensor %s, which meopt does not read: %s", config->type,
+                             name_printable(printed, sizeof printed, name), meaning);
+    }
+    for (int64_t i = 0; i < weights_count(weights); i++) {
+        const char *name = weights_tensor(weights, i)->name;
+        size_t n = strlen(name), m = strlen(end);
+        if (n < m || strcmp(name + n - m, end) != 0 || strcmp(name, table) == 0) continue;
+        return error_set(err, EXIT_CONFIG, "save the language model alone, under the names of its class",
+                         "the %s model has tensor %s, expected the name %s", config->type,
+                         name_printable(printed, sizeof printed, name), table);
+    }
+    const char *unread = weights_unread_name(weights, 0), *missing = names_missing(config->family, weights);
+    if (!missing) missing = table;
+    if (unread && strcmp(missing, table) != 0) missing = unread;
+    return weights_refuse_missing(weights, missing, "check the weight path: is the file whole?", err);
+}
+
+static int no_family(const struct weights *weights, struct error *err)
+{
+    char keys[256] = "";
+    for (int i = 1; i < FAMILY_COUNT; i++) {
+        char key[80];
+        size_t at = strlen(keys);
+        if (family_language(family_row((enum family)i))) continue;
+        snprintf(key, sizeof key, "%s%s", family_prefix((enum family)i),
+                 family_row((enum family)i)->keys[ROLE_PATCH_W]);
+        if (family_row((enum family)i)->keys[ROLE_POS] &&
+            !family_row((enum family)i)->classless) /* else DINOv2's */
+            snprintf(keys + at, sizeof keys - at, "%s%s", i == 1 ? "" : ", ", key);
+    }
+    struct language_config config;
+    int code = language_config_read(&config, weights_path(weights), err);
+    if (code) return code;
+    if (config.family) return refuse_names(&config, weights, err);
+    char called[64];
+    const char *is = names_unsupported(weights);
+    bool typed = sidecar_model(weights_path(weights), called, sizeof called);
+    if (typed && !(is && sidecar_type_known(called))) /* else the tensors say more than its type */
+        return error_set(err, EXIT_CONFIG, supported,
+                         "is not a supported model: its config.json has model type %s", called);
+    if (is) return error_set(err, EXIT_CONFIG, supported, "is not a supported model: it is %s", is);
+    char unread[192] = "", name[80];
+    const char *odd = weights_unread_name(weights, 0);
+    if (odd)
+        snprintf(unread, sizeof unread, _("; %s is %s, which is not supported"),
+                 name_printable(name, sizeof name, odd), weights_unread(weights, odd));
+    return error_set(err, EXIT_CONFIG, supported, "no known model among its %lld tensors (no %s)%s",
+                     (long long)weights_count(weights), keys, unread);
+}
+
+static int64_t square_root(int64_t n)
+{
+    int64_t r = 0;
+    while ((r + 1) * (r + 1) <= n) r++;
+    return r * r == n ? r : -1;
+}
+
+int shape_need(const struct weights *weights, const struct key_map *key_map, enum role role, int ffn,
+               const struct weights_tensor **tensor, struct error *err)
+{
+    struct values_place place = names_place(key_map, weights, role, 0, ffn);
+    if (fit_absent(&place))
+        return weights_refuse_missing(weights, place.first, "check the weight path and model.family", err);
+    *tensor = weights_tensor(weights, place.tensor[0]);
+    const int64_t *first;
+    if ((*tensor)->count == 0 && (*tensor)->ndim == 1)
+        return error_set(err, EXIT_CONFIG,
+                         "save the model whole: zero_to_fp32.py of DeepSpeed, FULL_STATE_DICT of FSDP",
+                         "tensor %s is empty: its values are on other ranks (ZeRO-3, FSDP)", place.first);
+    if (fit_dimensions((*tensor)->ndim, (*tensor)->shape, &first) ==
+        role_ndim(family_row(key_map->family), role))
+        return 0;
+    return error_set(err, EXIT_CONFIG, "check the weight path and model.family",
+                     "%s model: tensor %s has the wrong number of dimensions", family_name(key_map->family),
+                     place.first);
+}
+
+/* Determines the parts of the tower, among those that the family's towers may lack. */
+static int find_parts(const struct key_map *key_map, const struct weights *weights, int ffn)
+{
+    const struct family_row *row = family_row(key_map->family);
+    int parts = PARTS_KNOWN | (row->parts & ~row->varies);
+    for (enum role role = 0; role < ROLE_COUNT; role++)
+        if (role_part(role) & row->varies && names_tensor(key_map, weights, role, 0, ffn) >= 0)
+            parts |= role_part(role);
+    return parts;
+}
+
+int shape_settle_parts(struct model_shape *g, const struct key_map *key_map, const struct weights *weights,
+                       int ffn, struct error *err)
+{
+    int found = find_parts(key_map, weights, ffn);
+    static const char *const names[] = {"",
+                                        N_("a norm before the blocks"),
+                                        N_("a norm inside the attention"),
+                                        N_("a norm inside the feed-forward"),
+                                        N_("biases of queries, keys and values"),
+                                        N_("pooling by attention"),
+                                        N_("norms of the queries and keys")};
+    for (int i = 1; i < 7 && g->parts; i++)
+        if ((found ^ g->parts) & 1 << i)
+            return error_set(err, EXIT_CONFIG, "check the weight path and arch",
+                             "the checkpoint has %s%s, the arch has %s", found & 1 << i ? "" : "not ",
+                             names[i], found & 1 << i ? "not" : "them");
+    g->parts = found;
+    return 0;
+}
+
+/* Compares a table of rotary positions, (P, dh) cosines or sines, with the computed one. Its width gives the
+ * heads. */
+static int check_table(struct model_shape *g, const struct weights *weights, int64_t index, bool sines,
+                       struct error *err)
+{
+    const struct weights_tensor *t = weights_tensor(weights, index);
+    int64_t side = t->ndim == 2 ? square_root(t->shape[0]) : -1, dh = t->ndim == 2 ? t->shape[1] : 0;
+    struct model_shape of_table = *g;
+    char name[160];
+    bool fits =
+        side >= 1 && dh > 0 && dh % 4 == 0 && g->width % dh == 0 && (!g->heads || g->heads * dh == g->width);
+    if (fits) g->heads = of_table.heads = g->width / dh;
+    of_table.image = side * g->patch;
+    float *table = fits ? xcalloc((size_t)t->count, sizeof *table) : NULL,
+          *values = fits ? xcalloc((size_t)t->count, sizeof *values) : NULL;
+    if (fits) positions_rotation(&of_table, table);
+    int code = fits ? weights_read(weights, index, values, DTYPE_F32, err) : 0;
+    for (int64_t i = 0; fits && !code && i < t->count; i++) {
+        int64_t n = i / dh, pair = i % dh / 2; /* EVA's pairs are neighbours with one angle */
+        fits = fabsf(values[i] - table[n * dh + (sines ? dh / 2 : 0) + pair]) <= 1e-2f; /* bf16 */
+    }
+    free(table);
+    free(values);
+    if (code || fits) return code;
+    return error_set(err, EXIT_CONFIG, "towers with these rotary positions are not supported",
+                     "tensor %s has rotary positions that differ from EVA02's",
+                     name_printable(name, sizeof name, t->name));
+}
+
+/* Reads the values of a small vector (xmalloc). NULL with an error. */
+static float *read_vector(const struct weights *weights, int64_t index, int64_t most, struct error *err)
+{
+    const struct weights_tensor *t = weights_tensor(weights, index);
+    char name[160];
+    if (t->ndim != 1 || t->count < 1 || t->count > most) {
+        error_set(err, EXIT_CONFIG, "is the file whole?", "tensor %s has %d dimensions and %lld values",
+                  name_printable(name, sizeof name, t->name), t->ndim, (long long)t->count);
+        return NULL;
+    }
+    float *values = xcalloc((size_t)t->count, sizeof *values);
+    if (weights_read(weights, index, values, DTYPE_F32, err) == 0) return values;
+    free(values);
+    return NULL;
+}
+
+/* Reads the periods of the rotary positions, (dh / 4). They are used unchanged, and their number gives the
+ * heads. */
+static int read_periods(struct model_shape *g, const struct weights *weights, int64_t index,
+                        struct error *err)
+{
+    const struct weights_tensor *t = weights_tensor(weights, index);
+    char name[160];
+    float *values = read_vector(weights, index, ROPE_MAX_PERIODS, err);
+    if (!values) return EXIT_CONFIG;
+    int64_t dh = 4 * t->count;
+    bool fine = g->width % dh == 0 && (!g->heads || g->heads * dh == g->width);
+    for (int64_t i = 0; i < t->count; i++) fine &= values[i] > 0 && isfinite(values[i]);
+    if (fine) {
+        g->heads = g->width / dh;
+        g->rope_count = (int)t->count;
+        memcpy(g->rope_periods, values, (size_t)t->count * sizeof *values);
+        /* Meta's files store them in bfloat16, and their class computes in float32; a class created in
+         * bfloat16 also rounds the angles */
+        if (t->dtype == DTYPE_F32) g->assumed &= ~ASSUMED_POSITIONS;
+    }
+    free(values);
+    if (fine) return 0;
+    return error_set(
+        err, EXIT_CONFIG, "check the weight path and heads",
+        "tensor %s has %lld periods (head dimension %lld), which does not match width %lld with %lld heads",
+        name_printable(name, sizeof name, t->name), (long long)t->count, (long long)dh, (long long)g->width,
+        (long long)g->heads);
+}
+
+/* Checks a mask of the bias of queries, keys and values. A bias of the keys changes no output. */
+static int check_bias_mask(const struct weights *weights, int64_t index, struct error *err)
+{
+    const struct weights_tensor *t = weights_tensor(weights, index);
+    char name[160];
+    float *values = read_vector(weights, index, 1 << 20, err);
+    if (!values) return EXIT_CONFIG;
+    bool fine = true;
+    for (int64_t i = 0; i < t->count; i++) {
+        bool key = i >= t->count / 3 && i < t->count - t->count / 3;
+        fine &= isfinite(values[i]) && (key || !(values[i] < 1 || values[i] > 1));
+    }
+    free(values);
+    if (fine) return 0;
+    return error_set(err, EXIT_CONFIG, "use a checkpoint of another architecture",
+                     "tensor %s masks biases of queries or values, expected 1 for all of them",
+                     name_printable(name, sizeof name, t->name));
+}
+
+static int check_tables(struct model_shape *g, const struct key_map *key_map, const struct weights *weights,
+                        struct error *err)
+{
+    size_t begin = strlen(key_map->begin);
+    int code = 0;
+    for (int64_t i = 0; i < weights_count(weights) && !code; i++) {
+        const char *name = weights_tensor(weights, i)->name;
+        char printable[160];
+        int64_t block;
+        if (strncmp(name, key_map->begin, begin) != 0) continue;
+        const char *key = names_key(key_map, name, &block);
+        enum names_use use = names_use(key_map, key, block >= 0);
+        if (use == NAMES_PERIODS) code = read_periods(g, weights, i, err);
+        if (use == NAMES_BIAS_MASK) code = check_bias_mask(weights, i, err);
+        if (use != NAMES_COSINES && use != NAMES_SINES) continue;
+        g->assumed &= ~ASSUMED_POSITIONS;
+        if (model_shape_rotates(g)) code = check_table(g, weights, i, use == NAMES_SINES, err);
+        else
+            code = error_set(
+                err, EXIT_CONFIG, "without them the outputs would differ from the model's",
+                "tensor %s implies rotary positions, which no %s tower with a plain feed-forward has "
+                "here",
+                name_printable(printable, sizeof printable, name), family_name(g->family));
+    }
+    return code;
+}
+
+/* Sets the classes from the file's classifier, and its pooling: twice the width is that of POOL_CLS_AVG. */
+static void settle_classifier(struct model_shape *g, const struct key_map *key_map,
+                              const struct weights *weights)
+{
+    int64_t at = g->classes ? names_classifier(key_map, weights, "weight") : -1,
+            patch = names_tensor(key_map, weights, ROLE_PATCH_W, 0, 1 + ACTIVATION_GELU);
+    const struct weights_tensor *t = at >= 0 ? weights_tensor(weights, at) : NULL;
+    if (!t || t->ndim != 2 || patch < 0) return;
+    if (g->classes == CLASSES_UNKNOWN) g->classes = t->shape[0];
+    if (g->pool || t->shape[1] != 2 * weights_tensor(weights, patch)->shape[0] || g->classless) return;
+    g->pool = POOL_CLS_AVG;
+    g->assumed &= ~ASSUMED_POOL;
+}
+
+/* Sets the remaining properties of the tower, which are no sizes. */
+static int settle_kind(struct model_shape *g, const struct key_map *key_map, const struct weights *weights,
+                       int ffn, struct error *err)
+{
+    if (g->ffn && (g->ffn == SWIGLU) != (ffn == SWIGLU))
+        return error_set(
+            err, EXIT_CONFIG, NULL, "the feed-forward is %s in the checkpoint, the configuration has %s",
+            model_shape_activation(&(struct model_shape){.ffn = ffn}), model_shape_activation(g));
+    if (!g->ffn) g->ffn = names_activation(key_map, ffn);
+    int64_t at = names_tensor(key_map, weights, ROLE_REGISTERS, 0, ffn);
+    const struct weights_tensor *registers = at >= 0 ? weights_tensor(weights, at) : NULL;
+    int64_t count = registers && registers->ndim == 3 ? registers->shape[1] : 0;
+    g->classless = key_map->classless;
+    if (g->registers && count != g->registers)
+        return error_set(err, EXIT_CONFIG, "check the weight path and arch",
+                         "the checkpoint has %lld registers, the arch has %lld", (long long)count,
+                         (long long)g->registers);
+    g->registers = count;
+    at = names_tensor(key_map, weights, ROLE_POOL_QUERY, 0, ffn);
+    const struct weights_tensor *queries = at >= 0 ? weights_tensor(weights, at) : NULL;
+    g->pool_queries = queries && queries->ndim == 2 ? queries->shape[0] : 0;
+    bool positioned = names_place(key_map, weights, ROLE_POS, 0, ffn).held_rows > 0;
+    if (!g->pos_resize && names_pos_resize(key_map)) /* transformers with registers: as timm */
+        g->pos_resize = count && !positioned ? POS_RESIZE_TIMM : names_pos_resize(key_map);
+    settle_classifier(g, key_map, weights);
+    if (!g->pool) g->pool = names_pool(key_map);
+    if (!(g->norm_eps > 0)) g->norm_eps = names_norm_eps(key_map);
+    bool scaled = names_tensor(key_map, weights, ROLE_LS1, 0, ffn) >= 0;
+    g->layerscale = scaled ? LAYERSCALE_WITH : LAYERSCALE_WITHOUT;
+    return shape_settle_parts(g, key_map, weights, ffn, err);
+}
+
+int shape_count_blocks(const struct key_map *key_map, const struct weights *weights, int ffn, int64_t *depth,
+                       struct error *err)
+{
+    *depth = 0;
+    while (*depth < 1024 && names_tensor(key_map, weights, ROLE_NORM1_W, *depth, ffn) >= 0) ++*depth;
+    if (fit_blocks(key_map, weights) == *depth) return 0;
+    struct values_place place = names_place(key_map, weights, ROLE_NORM1_W, *depth, ffn);
+    return weights_refuse_missing(weights, place.first, "is the file whole?", err);
+}
+
+static int settle_positions(struct model_shape *g, const struct key_map *key_map,
+                            const struct weights *weights, int ffn, struct error *err)
+{
+    const struct weights_tensor *pos;
+    if (!family_has(family_row(key_map->family), ROLE_POS)) return 0;
+    int code = shape_need(weights, key_map, ROLE_POS, ffn, &pos, err);
+    if (code) return code;
+    struct values_place place = names_place(key_map, weights, ROLE_POS, 0, ffn);
+    int64_t others = !key_map->classless - place.zero_rows + place.held_rows;
+    int64_t grid = square_root(pos->shape[pos->ndim - 2] - others);
+    if (grid < 1)
+        return error_set(
+            err, EXIT_CONFIG,
+            square_root(pos->shape[pos->ndim - 2]) > 0
+                ? N_("it is a square number: no such tower without a class token, or with one "
+                     "without position, is known here")
+                : N_("positions of a square image are read, and with them that of the class token"),
+            "the position embedding has %lld rows, expected %lld + a square number",
+            (long long)pos->shape[pos->ndim - 2], (long long)others);
+    return shape_settle(&g->pos_grid, grid, "pos_grid", pos->name, err);
+}
+
+static int settle_sizes(struct model_shape *g, const struct key_map *key_map, const struct weights *weights,
+                        struct error *err)
+{
+    const struct family_row *row = family_row(key_map->family);
+    int ffn = names_ffn(key_map, weights);
+    const struct weights_tensor *conv, *fc, *last = NULL;
+    int64_t depth = 0;
+    int code = shape_need(weights, key_map, ROLE_PATCH_W, ffn, &conv, err);
+    if (!code) code = shape_need(weights, key_map, ROLE_FC1_W, ffn, &fc, err);
+    g->projected = row->out_rare && names_tensor(key_map, weights, ROLE_OUT_W, 0, ffn) >= 0;
+    g->unprojected =
+        row->out_optional && !row->out_rare && names_tensor(key_map, weights, ROLE_OUT_W, 0, ffn) < 0;
+    g->out_biasless = model_shape_projects(g) && family_has(row, ROLE_OUT_B) &&
+                      names_tensor(key_map, weights, ROLE_OUT_B, 0, ffn) < 0;
+    if (!code && model_shape_projects(g)) code = shape_need(weights, key_map, ROLE_OUT_W, ffn, &last, err);
+    if (!code) code = shape_count_blocks(key_map, weights, ffn, &depth, err);
+    if (!code) code = settle_kind(g, key_map, weights, ffn, err);
+    if (code) return code;
+    bool transposed = names_place(key_map, weights, ROLE_OUT_W, 0, ffn).transposed;
+    int64_t parts = names_place(key_map, weights, ROLE_FC1_W, 0, ffn).parts;
+    int64_t hidden = fc->shape[0] * (parts > 1 ? parts : 1) / (ffn == SWIGLU ? 2 : 1),
+            out = last ? last->shape[row->out_transposed != transposed] : conv->shape[0];
+    code = shape_settle(&g->width, conv->shape[0], "width", conv->name, err);
+    if (!code) code = shape_settle(&g->patch, conv->shape[2], "patch", conv->name, err);
+    if (!code) code = settle_positions(g, key_map, weights, ffn, err);
+    if (!code) code = shape_settle(&g->depth, depth, "depth", "number of blocks", err);
+    if (!code) code = shape_settle(&g->hidden, hidden, "hidden", "feed-forward", err);
+    if (!code) code = shape_settle(&g->out, out, "out", "output", err);
+    return code;
+}
+
+static int dims_of(struct model_shape *g, const struct weights *weights, struct error *err)
+{
+    struct key_map key_map;
+    names_find(&key_map, weights);
+    enum family family = key_map.family, wanted = g->family;
+    if (family == FAMILY_UNKNOWN) return no_family(weights, err);
+    if (key_map.any && key_map.prefix.other[0])
+        return error_set(err, EXIT_CONFIG, "save only the intended tower",
+                         "has two towers, under %s and under %s", key_map.prefix.add, key_map.prefix.other);
+    if (key_map.any)
+        log_info("%s: the %s's names begin with %s", weights_path(weights), family_noun(family),
+                 key_map.prefix.add);
+    else if (key_map.prefix.other[0])
+        log_info("%s: using weights under prefix %s (ignored: %s)", weights_path(weights),
+                 key_map.prefix.add[0] ? key_map.prefix.add : "nothing", key_map.prefix.other);
+    if (wanted && wanted != family)
+        return error_set(
+            err, EXIT_CONFIG,
+            "correct the weight path, or model.family; a student of another family has model_s.family",
+            "has a %s %s, the configuration has %s", family_name(family), family_noun(family),
+            family_name(wanted));
+    struct language_config config;
+    bool language = family_language(family_row(family));
+    int code = language ? language_config_read(&config, weights_path(weights), err) : 0;
+    if (!code && language) code = language_config_check(&config, family, err);
+    if (!code) code = fit_names(&key_map, weights, err);
+    if (code) return code;
+    g->family = family;
+    if (language) return language_shape_dims(g, &key_map, weights, &config, err);
+    bool given_norms = g->norms != NORMS_USUAL;
+    g->assumed |= key_map.unsettled;
+    g->classifier = key_map.classifier;
+    code = settle_sizes(g, &key_map, weights, err);
+    if (!code) code = check_tables(g, &key_map, weights, err);
+    if (!given_norms && g->width == family_row(family)->postnorm_width) g->norms = POST_NORM;
+    return code;
+}
+
+int model_shape_dims(struct model_shape *g, const struct weights *weights, struct error *err)
+{
+    int code = dims_of(g, weights, err);
+    char called[64];
+    size_t n = code && err ? strlen(err->what) : 0;
+    /* a tower that differs in a tensor is known to people by the name of its class or architecture */
+    if (n && code == EXIT_CONFIG && !model_shape_language(g) &&
+        sidecar_model(weights_path(weights), called, sizeof called) && !strstr(err->what, called))
+        snprintf(err->what + n, sizeof err->what - n, _("; its config.json says %s"), called);
+    return code;
+}
+
+int model_shape_infer(struct model_shape *g, const struct weights *weights, int64_t head_dim,
+                      struct error *err)
+{
+    int code = model_shape_dims(g, weights, err);
+    return code ? code : model_shape_check(g, head_dim, err);
+}
+
+int model_shape_fits(const struct model_shape *g, int64_t target, const struct weights *weights,
+                     struct error *err)
+{
+    struct parameter *list;
+    struct key_map key_map;
+    int code = fit_family(&key_map, g, weights, err);
+    if (code) return code;
+    int count = parameters_list(g, target, &list);
+    code = fit_shapes(&key_map, g->ffn, list, count, weights, err);
+    free(list);
+    return code;
+}

@@ -1,0 +1,222 @@
+/* The parameters of a tower: shape, kind and initial value of each role in every family. The family's row
+ * (family.c) has the roles that exist and their keys. */
+#include "core/model/parameters.h"
+#include "core/base/file.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Shape letters: D width, A width of all query heads, Q queries, keys and values, V vocabulary, C positions
+ * of tokens, d one head, F hidden, G rows of the first feed-forward matrix, O out, T target, P rows of
+ * the position embedding, R registers, U pooling queries, I 3O, N width of the last norm, W of the pooled
+ * row, 3 channels, 2 token types, p patch side, 1. Flags: m GEMM operand, s small whatever its shape, h head,
+ * f frozen: no gradient, c only with a classifier, l only without one, n new if a checkpoint lacks it,
+ * o between activations, which muon orthogonalizes. */
+static const struct {
+    const char *shape, *flags;
+    enum initial initial;
+} roles[ROLE_COUNT] = {
+    [ROLE_TOKENS] = {"VD", "m", INITIAL_NORMAL},
+    [ROLE_CLS] = {"11D", "s", INITIAL_NORMAL},
+    [ROLE_POS] = {"1PD", "s", INITIAL_NORMAL},
+    [ROLE_TYPES] = {"2D", "s", INITIAL_NORMAL},
+    [ROLE_REGISTERS] = {"1RD", "s", INITIAL_NORMAL},
+    [ROLE_MASK] = {"1D", "sf", INITIAL_NORMAL},
+    [ROLE_PATCH_W] = {"D3pp", "m", INITIAL_NORMAL},
+    [ROLE_PATCH_B] = {"D", "s", INITIAL_ZERO},
+    [ROLE_PRE_W] = {"D", "s", INITIAL_ONE},
+    [ROLE_PRE_B] = {"D", "s", INITIAL_ZERO},
+    [ROLE_NORM1_W] = {"D", "s", INITIAL_ONE},
+    [ROLE_NORM1_B] = {"D", "s", INITIAL_ZERO},
+    [ROLE_QKV_W] = {"QD", "mo", INITIAL_NORMAL},
+    [ROLE_QKV_B] = {"Q", "s", INITIAL_ZERO},
+    [ROLE_Q_B] = {"D", "s", INITIAL_ZERO},
+    [ROLE_V_B] = {"D", "s", INITIAL_ZERO},
+    [ROLE_Q_NORM_W] = {"d", "s", INITIAL_ONE},
+    [ROLE_K_NORM_W] = {"d", "s", INITIAL_ONE},
+    [ROLE_ATTN_NORM_W] = {"D", "s", INITIAL_ONE},
+    [ROLE_ATTN_NORM_B] = {"D", "s", INITIAL_ZERO},
+    [ROLE_PROJ_W] = {"DA", "mo", INITIAL_BRANCH},
+    [ROLE_PROJ_B] = {"D", "s", INITIAL_ZERO},
+    [ROLE_LS1] = {"D", "s", INITIAL_ONE},
+    [ROLE_NORM2_W] = {"D", "s", INITIAL_ONE},
+    [ROLE_NORM2_B] = {"D", "s", INITIAL_ZERO},
+    [ROLE_FC1_W] = {"GD", "mo", INITIAL_NORMAL},
+    [ROLE_FC1_B] = {"G", "s", INITIAL_ZERO},
+    [ROLE_FC2_W] = {"DF", "mo", INITIAL_BRANCH},
+    [ROLE_FC2_B] = {"D", "s", INITIAL_ZERO},
+    [ROLE_FFN_NORM_W] = {"F", "s", INITIAL_ONE},
+    [ROLE_FFN_NORM_B] = {"F", "s", INITIAL_ZERO},
+    [ROLE_LS2] = {"D", "s", INITIAL_ONE},
+    [ROLE_POOL_QUERY] = {"UO", "s", INITIAL_NORMAL},
+    [ROLE_POOL_QKV_W] = {"ID", "mo", INITIAL_NORMAL},
+    [ROLE_POOL_Q_W] = {"OO", "mo", INITIAL_NORMAL},
+    [ROLE_POOL_K_W] = {"OD", "mo", INITIAL_NORMAL},
+    [ROLE_POOL_V_W] = {"OD", "mo", INITIAL_NORMAL},
+    [ROLE_POOL_QKV_B] = {"I", "s", INITIAL_ZERO},
+    [ROLE_POOL_PROJ_W] = {"OO", "mo", INITIAL_NORMAL},
+    [ROLE_POOL_PROJ_B] = {"O", "s", INITIAL_ZERO},
+    [ROLE_POOL_Q_NORM_W] = {"O", "s", INITIAL_ONE},
+    [ROLE_POOL_Q_NORM_B] = {"O", "s", INITIAL_ZERO},
+    [ROLE_POOL_K_NORM_W] = {"D", "s", INITIAL_ONE},
+    [ROLE_POOL_K_NORM_B] = {"D", "s", INITIAL_ZERO},
+    [ROLE_POOL_NORM_W] = {"O", "s", INITIAL_ONE},
+    [ROLE_POOL_NORM_B] = {"O", "s", INITIAL_ZERO},
+    [ROLE_POOL_FC1_W] = {"FO", "mo", INITIAL_NORMAL},
+    [ROLE_POOL_FC1_B] = {"F", "s", INITIAL_ZERO},
+    [ROLE_POOL_FC2_W] = {"OF", "mo", INITIAL_NORMAL},
+    [ROLE_POOL_FC2_B] = {"O", "s", INITIAL_ZERO},
+    [ROLE_POOLER_W] = {"DD", "mcn", INITIAL_NORMAL},
+    [ROLE_POOLER_B] = {"D", "scn", INITIAL_ZERO},
+    [ROLE_MLM_W] = {"DD", "ml", INITIAL_NORMAL},
+    [ROLE_MLM_B] = {"D", "sl", INITIAL_ZERO},
+    [ROLE_MLM_NORM_W] = {"D", "sl", INITIAL_ONE},
+    [ROLE_MLM_NORM_B] = {"D", "sl", INITIAL_ZERO},
+    [ROLE_LM_BIAS] = {"V", "sl", INITIAL_ZERO},
+    [ROLE_NORM_W] = {"N", "s", INITIAL_ONE},
+    [ROLE_NORM_B] = {"N", "s", INITIAL_ZERO},
+    [ROLE_OUT_W] = {"OW", "m", INITIAL_NORMAL},
+    [ROLE_OUT_B] = {"O", "s", INITIAL_ZERO},
+    [ROLE_LM_HEAD] = {"VD", "m", INITIAL_NORMAL},
+    [ROLE_HEAD_W] = {"TO", "mh", INITIAL_NORMAL},
+    [ROLE_HEAD_B] = {"T", "sh", INITIAL_ZERO},
+};
+
+/* The optional part of the tower that a role belongs to; 0: none. */
+static const int parts[ROLE_COUNT] = {
+    [ROLE_PRE_W] = PART_PRE_NORM,        [ROLE_PRE_B] = PART_PRE_NORM,
+    [ROLE_QKV_B] = PART_QKV_BIAS,        [ROLE_Q_B] = PART_QKV_BIAS,
+    [ROLE_V_B] = PART_QKV_BIAS,          [ROLE_Q_NORM_W] = PART_QK_NORM,
+    [ROLE_K_NORM_W] = PART_QK_NORM,      [ROLE_ATTN_NORM_W] = PART_ATTN_NORM,
+    [ROLE_ATTN_NORM_B] = PART_ATTN_NORM, [ROLE_FFN_NORM_W] = PART_FFN_NORM,
+    [ROLE_FFN_NORM_B] = PART_FFN_NORM,
+};
+
+static int64_t dimension(const struct model_shape *g, int64_t target, char letter)
+{
+    switch (letter) {
+    case 'D': return g->width;
+    case 'A': return model_shape_attn_width(g);
+    case 'Q': return model_shape_qkv_width(g);
+    case 'V': return g->vocabulary;
+    case 'C': return g->positions;
+    case 'd': return model_shape_head_dim(g);
+    case 'F': return g->hidden;
+    case 'G': return g->ffn == 1 + ACTIVATION_SWIGLU ? 2 * g->hidden : g->hidden;
+    case 'O': return g->out;
+    case 'T': return target;
+    case 'P': return model_shape_position_rows(g, g->pos_grid);
+    case 'R': return g->registers;
+    case 'U': return g->pool_queries;
+    case 'I': return 3 * g->out;
+    case 'N': return model_shape_normed(g);
+    case 'W': return model_shape_pooled(g);
+    case 'p': return g->patch;
+    default: return letter - '0';
+    }
+}
+
+static const char *shape_of(const struct family_row *row, enum role role)
+{
+    return row->shapes[role] ? row->shapes[role] : roles[role].shape;
+}
+int role_ndim(const struct family_row *row, enum role role)
+{
+    const char *shape = shape_of(row, role);
+    return (int)strlen(shape + strspn(shape, "1"));
+}
+
+int role_part(enum role role)
+{
+    return role >= ROLE_POOL_FIRST && role <= ROLE_POOL_LAST ? PART_ATTN_POOL : parts[role];
+}
+
+static bool flagged(enum role role, char flag) { return strchr(roles[role].flags, flag) != NULL; }
+
+/* Sets the rows of the matrices of which a fused one consists; of any other, none. */
+static void rows_of_matrices(const struct model_shape *g, enum role role, struct parameter *p)
+{
+    int64_t queries = model_shape_attn_width(g), keys = (p->shape[0] - queries) / 2, third = p->shape[0] / 3;
+    const int64_t attention[] = {queries, keys, keys}, pooling[] = {third, third, third},
+                  gated[] = {g->hidden, g->hidden, 0};
+    const int64_t *rows = role == ROLE_QKV_W                                      ? attention
+                          : role == ROLE_POOL_QKV_W                               ? pooling
+                          : role == ROLE_FC1_W && g->ffn == 1 + ACTIVATION_SWIGLU ? gated
+                                                                                  : NULL;
+    if (rows) memcpy(p->rows, rows, sizeof p->rows);
+}
+
+static struct parameter parameter_of(const struct model_shape *g, int64_t target, enum role role, int group,
+                                     const char *prefix, const char *key)
+{
+    const char *shape = shape_of(family_row(g->family), role);
+    struct parameter p = {.count = 1, .role = (int)role, .group = group, .initial = roles[role].initial};
+    snprintf(p.name, sizeof p.name, "%s%s", prefix, key);
+    int wide = 0;
+    for (; shape[p.ndim]; p.ndim++) {
+        p.shape[p.ndim] = dimension(g, target, shape[p.ndim]);
+        p.count *= p.shape[p.ndim];
+        wide += p.shape[p.ndim] != 1;
+    }
+    p.decay = wide >= 2;
+    p.matrix = flagged(role, 'm');
+    p.small = flagged(role, 's');
+    p.head = flagged(role, 'h');
+    p.hidden = flagged(role, 'o');
+    rows_of_matrices(g, role, &p);
+    p.may_be_new = p.head || flagged(role, 'n');
+    p.resident = flagged(role, 'f');
+    p.trained = !p.resident;
+    return p;
+}
+
+static bool has_layerscale(const struct model_shape *g, const struct family_row *row)
+{
+    return g->layerscale == LAYERSCALE_USUAL ? row->layerscale : g->layerscale == LAYERSCALE_WITH;
+}
+
+static const char *classifier_key(enum role role)
+{
+    return role == ROLE_HEAD_W ? CLASSIFIER_KEY "weight" : CLASSIFIER_KEY "bias";
+}
+
+int parameters_list(const struct model_shape *g, int64_t target, struct parameter **list)
+{
+    const struct family_row *row = family_row(g->family);
+    int count = 0, capacity = ROLE_COUNT * (int)(g->depth + 1);
+    *list = xcalloc((size_t)capacity, sizeof **list);
+    for (int64_t group = 0; group <= g->depth + 1; group++) {
+        char prefix[64] = "";
+        bool block = group > 0 && group <= g->depth;
+        enum role first = group == 0 ? 0 : block ? ROLE_BLOCK_FIRST : ROLE_BLOCK_LAST + 1;
+        enum role end = group == 0 ? ROLE_BLOCK_FIRST : block ? ROLE_BLOCK_LAST + 1 : ROLE_COUNT;
+        if (block) snprintf(prefix, sizeof prefix, "%s%lld.", row->block_prefix, (long long)group - 1);
+        for (enum role role = first; role < end; role++) {
+            const char *key =
+                g->classes > 0 && flagged(role, 'h') ? classifier_key(role) : family_key(row, role, g->ffn);
+            if (!key || (flagged(role, 'h') && target == 0 && g->classes <= 0)) continue;
+            if (flagged(role, g->classes > 0 ? 'l' : 'c')) continue;
+            if (role == ROLE_REGISTERS && g->registers == 0) continue;
+            if (role == ROLE_CLS && g->classless) continue;
+            if ((role == ROLE_LS1 || role == ROLE_LS2) && !has_layerscale(g, row)) continue;
+            if ((role == ROLE_OUT_W || role == ROLE_OUT_B) && !model_shape_projects(g)) continue;
+            if (role == ROLE_OUT_B && g->out_biasless) continue;
+            if (role == ROLE_LM_HEAD && g->tied) continue;
+            if (role_part(role) & ~model_shape_parts(g)) continue;
+            struct parameter *p = &(*list)[count++];
+            *p = parameter_of(g, g->classes > 0 ? g->classes : target, role, (int)group, prefix, key);
+            if (p->head && g->classes > 0) p->initial = INITIAL_ZERO; /* the first loss is ln(classes) */
+        }
+    }
+    return count;
+}
+
+int64_t model_shape_parameters(const struct model_shape *g)
+{
+    struct parameter *list;
+    int64_t sum = 0;
+    for (int i = parameters_list(g, 0, &list); i-- > 0;) sum += list[i].count;
+    free(list);
+    return sum;
+}

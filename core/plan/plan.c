@@ -1,0 +1,512 @@
+/* Plans: see plan.h. */
+#include "core/plan/plan.h"
+#include "core/base/file.h"
+#include "core/step/step.h"
+#include "core/step/knn.h"
+#include "core/plan/memory_explain.h"
+#include "core/experiment/experiment.h"
+#include "core/experiment/preprocess.h"
+#include "core/step/weight_stream.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static bool readable(const struct config_tower *tower)
+{
+    return tower->weight[0] && access(tower->weight, R_OK) == 0;
+}
+
+/* Returns the bytes that this stage sends in a pass of `samples`. */
+static int64_t streams_sent(const struct tower *s, int64_t samples)
+{
+    int64_t bytes = 0;
+    for (int g = 0; g < s->group_count; g++) {
+        bool sent = tower_owns(s, g) && (g + 1 == s->group_count || !tower_owns(s, g + 1));
+        bytes += sent ? pipeline_stream_bytes(s, samples) : 0;
+    }
+    return bytes;
+}
+
+/* Counts the bytes per step that ranks exchange (step_ranks.c), as whole arrays: gradients, reduced in every
+ * round, and gathered sums or weights. */
+static void count_exchanged(struct plan *p, const struct trainer *t)
+{
+    const struct config *c = t->config;
+    int64_t rounds = dp_round_count(t), sent = 0, weights = 0, frozen = 0, begun = 0, own = 0;
+    for (int i = 0; i < t->student->parameter_count; i++) {
+        const struct parameter *q = &t->student->parameters[i];
+        int64_t bytes = q->count * (int64_t)dtype_bytes(q->weight_type);
+        if (!tower_owns(t->student, q->group)) continue;
+        own += q->trained ? q->count : 0;
+        if (q->group < t->student->lowest && !q->resident) begun += bytes * (t->twice ? 2 : 1);
+        if (!q->trained && !q->resident) frozen += bytes; /* read by forward passes only */
+        if (!q->trained) continue;
+        int64_t gradient = q->count * (int64_t)dtype_bytes(q->grad_type);
+        p->gradient_bytes += gradient;
+        sent += c->dist.reduce == DIST_REDUCE_LIBRARY ? q->count * (int64_t)sizeof(float) : gradient;
+        weights += bytes;
+    }
+    int64_t forwards = (rounds + t->wave - 1) / t->wave, passes = t->twice ? 3 : 2,
+            shard_bytes = (weights * passes + frozen) * forwards;
+    if (t->student->options.lora.rank) /* blocks are read by backward passes as well */
+        shard_bytes = (frozen * passes - begun) * forwards + weights;
+    p->reduced_bytes = sent * rounds * (passes - 1);
+    p->gathered_bytes = c->dist.shard == DIST_SHARD_PARAMETERS  ? shard_bytes
+                        : c->dist.shard == DIST_SHARD_OPTIMIZER ? weights
+                                                                : own * 4;
+    if (!t->stages) return;
+    p->stream_bytes = passes * streams_sent(t->student, t->batch); /* to the next stage, and back */
+    if (t->teacher) p->stream_bytes += streams_sent(t->teacher, t->batch);
+}
+
+/* Times in operations of a GEMM: to store a value in 8 bits and read it back (tests/bench/RESULTS.md, "Saved
+ * activations in 8 bits"), and, for each value of the head's matrix, to read it and add to its gradient for
+ * one more part of rows (512 x 768 x 50257: 2 parts 2 %, 4 parts 5 % of the loss's time). */
+enum { CODING_FLOPS = 400, PART_FLOPS = 130 };
+static double coding_flops(const struct trainer *t)
+{
+    const struct model_shape *g = &t->student_shape;
+    int64_t values = g->hidden * (g->ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1),
+            passes = (t->batch + t->micro - 1) / t->micro * (t->twice ? 2 : 1),
+            parts = passes * (tower_logit_row_parts(t->student) - 1);
+    double flops = PART_FLOPS * (double)parts * (double)(g->width * g->vocabulary);
+    if (t->student->options.saved == SAVED_8BIT)
+        flops +=
+            CODING_FLOPS * (double)t->batch * (double)(g->depth * model_shape_tokens(g)) * (double)values;
+    return flops;
+}
+
+/* Counts streamed bytes: the forward pass of each wave reads a tower; so do the student's backward passes and
+ * its update, which also writes it. */
+static void count_streamed(struct plan *p, const struct trainer *t)
+{
+    int64_t forwards = (step_micro_batches(t) + t->wave - 1) / t->wave, passes = t->twice ? 3 : 2;
+    bool frozen = t->student->options.lora.rank > 0, apart = forwards > 1; /* the update follows the passes */
+    p->streamed_teacher_bytes = forwards * (int64_t)weight_stream_bytes(t->teacher_stream);
+    p->streamed_student_bytes =
+        (forwards * passes + (frozen ? 0 : 1 + apart)) * (int64_t)weight_stream_bytes(t->student_stream);
+}
+
+/* Returns the size of a checkpoint: fp32 weights, and the records of all ranks, extrapolated from this
+ * rank's. */
+static int64_t checkpoint_bytes(const struct trainer *t, const struct meopt_bytes *held, const struct plan *p)
+{
+    double records = 0;
+    for (int i = 0; i < t->tensor_count; i++) records += (double)meopt_state_bytes(t->opt, (size_t)i);
+    if (dp_sharded(t) && held->parameters)
+        records *= (double)p->trained_parameters / (double)held->parameters;
+    bool adapters = t->student->options.lora.rank > 0;
+    return (int64_t)sizeof(float) * (adapters ? p->trained_parameters : p->student_parameters) +
+           (int64_t)records;
+}
+
+double plan_teacher_flops(const struct plan *p)
+{
+    return p->has_teacher ? model_shape_forward_flops(&p->teacher) / (p->stages > 1 ? p->stages : 1) : 0;
+}
+
+/* Returns the part of a pass in which a stage waits for the others, in ticks of step_pipeline.c. With fewer
+ * micro-batches than stages the groups of one, one after the other, take longer than the work of a stage. */
+static double bubble_of(const struct trainer *t, const struct tower *tower)
+{
+    double stages = t->stages ? t->stages->size : 1, groups = tower->group_count, ticks = 0,
+           works = (double)dp_round_count(t) * groups / stages;
+    for (int64_t left = dp_round_count(t); left > 0; left -= t->wave) {
+        double wave = (double)(left < t->wave ? left : t->wave);
+        ticks += fmax(wave * groups / stages + stages - 1, wave + groups - 1);
+    }
+    return 1 - works / (stages > 1 ? ticks : works);
+}
+
+/* Adds up the tensors of each rule, and lists their names once. */
+static void count_rules(struct plan *p, const struct trainer *t)
+{
+    for (int i = 0; i < t->tensor_count; i++) {
+        const struct parameter *q = &t->student->parameters[t->parameter_of[i]];
+        struct plan_rule *r = &p->rules[meopt_tensor_rule(t->opt, (size_t)i)];
+        char name[EXPLAIN_NAME + 4];
+        r->tensors++;
+        r->parameters += q->count;
+        explain_without_block(name, EXPLAIN_NAME, q->name);
+        const char *at = strstr(r->names, name);
+        size_t n = strlen(name), used = strlen(r->names);
+        while (at && ((at > r->names && at[-1] != ' ') || (at[n] && at[n] != ','))) at = strstr(at + 1, name);
+        if (!at) snprintf(r->names + used, sizeof r->names - used, "%s%s", used ? ", " : "", name);
+    }
+}
+
+/* Returns the bytes of offloaded states of matrices, which are moved twice. */
+static int64_t matrices_offloaded(const struct trainer *t)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < t->tensor_count; i++) {
+        struct meopt_tensor_info info;
+        bool twice = meopt_tensor_offloaded(t->opt, (size_t)i) &&
+                     RULE_HAS(meopt_tensor_rule(t->opt, (size_t)i), WITH_MATRICES);
+        if (twice && !meopt_info(t->opt, (size_t)i, &info))
+            bytes += (int64_t)(info.bytes.moments + info.bytes.correction);
+    }
+    return bytes;
+}
+
+/* Returns the operations of Newton-Schulz (core/optim/muon.c) for all matrices, as of one rank. */
+static double orthogonal_flops(const struct trainer *t)
+{
+    const struct config *c = t->config;
+    double flops = 0;
+    bool card = t->device->optim->asynchronous;
+    for (int i = 0; i < t->tensor_count; i++) {
+        const struct parameter *p = &t->student->parameters[t->parameter_of[i]];
+        if (!RULE_HAS(meopt_tensor_rule(t->opt, (size_t)i), WITH_MATRICES)) continue;
+        int64_t all = p->rows[0] ? p->rows[0] + p->rows[1] + p->rows[2] : p->shape[0];
+        for (int k = 0; k < 3 && (k == 0 || p->rows[k]); k++) {
+            int64_t rows = p->rows[0] ? p->rows[k] : p->shape[0], columns = p->count / all,
+                    longer = rows > columns ? rows : columns, shorter = rows + columns - longer;
+            bool gram = matrix_uses_gram((int)c->optim.ns_form, longer, shorter, card);
+            flops += matrix_flops(gram, (double)c->optim.ns_steps, (double)longer, (double)shorter);
+        }
+    }
+    return flops;
+}
+
+static void count(struct plan *p, const struct trainer *t)
+{
+    const struct config *c = t->config;
+    p->teacher = t->teacher_shape;
+    p->student = t->student_shape;
+    p->two = preprocess_two(c);
+    p->has_teacher = t->objective->teacher;
+    for (int i = 0; i < 2 && !t->objective->tokens; i++)
+        preprocess_text(c, i, p->images[i], sizeof p->images[i]);
+    if (p->has_teacher) p->teacher_parameters = model_shape_parameters(&p->teacher);
+    for (int i = 0; i < t->student->parameter_count; i++) {
+        const struct parameter *q = &t->student->parameters[i];
+        p->student_parameters += q->count;
+        if (!q->trained) continue;
+        p->trained_parameters += q->count;
+    }
+    count_exchanged(p, t);
+    count_streamed(p, t);
+    p->batch = t->dp ? dp_most_images(t) : t->batch;
+    p->micro = t->micro;
+    p->breadth = t->breadth;
+    p->wave = t->wave;
+    p->twice = t->twice;
+    p->exact = trainer_clips_exactly(t);
+    p->stages = t->stages ? t->stages->size : 1;
+    double student = t->student_flops / p->stages, teacher = plan_teacher_flops(p);
+    p->first_epoch_step_flops = (double)p->batch * (student + teacher);
+    p->step_flops = c->train.cache_teacher ? (double)p->batch * student : p->first_epoch_step_flops;
+    teacher *= pipeline_divides_teacher(t);
+    double whole = student / (1 - bubble_of(t, t->student));
+    if (teacher > 0) whole += teacher / (1 - bubble_of(t, t->teacher));
+    p->bubble = 1 - (student + teacher) / whole;
+    p->coding_flops = coding_flops(t);
+    struct meopt_bytes held = {0};
+    (void)meopt_held(t->opt, &held);
+    struct meopt_offload_info away = {.size = sizeof away};
+    (void)meopt_offloaded(t->opt, &away, NULL);
+    p->offload_written_bytes = away.moments + away.corrections + matrices_offloaded(t);
+    p->offload_read_bytes = p->offload_written_bytes * (RULE_HAS_NORMS(c->optim.name) ? 2 : 1);
+    p->checkpoint_bytes = checkpoint_bytes(t, &held, p);
+    p->update_bytes = 2.0 * (double)(held.weights + held.copy / 2 + held.correction + held.moments) +
+                      (double)p->gradient_bytes;
+    count_rules(p, t);
+    p->update_flops = orthogonal_flops(t) / (dp_sharded(t) && t->data ? t->data->size : 1);
+    if (t->knn) p->knn_bytes = (int64_t)knn_bytes(t->knn->capacity, t->knn->width, t->knn->batch);
+    if (c->train.cache_teacher)
+        p->cache_bytes_per_image = t->student->out_rows * p->teacher.out * (int64_t)sizeof(float);
+}
+
+static int stage_forward(struct tower *s, const struct batch *batch, struct error *err)
+{
+    int code = 0;
+    for (int group = 0; group < s->group_count && !code; group++) {
+        if (!tower_owns(s, group)) continue;
+        code = tower_need(s, group, -1, err);
+        if (!code) tower_forward_group(s, batch, 0, group);
+    }
+    return code;
+}
+
+/* Runs the operations of this stage's groups. */
+static int stage_step(struct trainer *t, const struct batch *batch, struct error *err)
+{
+    struct tower *s = t->student;
+    const struct batch images = {.input = t->input, .count = t->micro};
+    const float *target = t->teacher ? t->teacher->out : t->target;
+    int last = s->group_count - 1, code = t->teacher ? stage_forward(t->teacher, &images, err) : 0;
+    if (!code) code = stage_forward(s, batch, err);
+    if (s->out && t->objective->loss) t->objective->loss(t, batch, target, (double)t->micro, t->sums);
+    if (s->out && t->knn && !code) code = knn_dry(t->knn, s, t->micro, err);
+    for (int group = last; group >= s->lowest && !code; group--) {
+        if (!tower_owns(s, group)) continue;
+        code = tower_need(s, group, -1, err);
+        if (!code) tower_backward_group(s, batch, t->dout, 0, group);
+    }
+    return code ? code : device_check(t->device, err);
+}
+
+/* Runs the operations of one step, so that their scratch memory is counted. */
+static int dry_step(struct trainer *t, struct error *err)
+{
+    struct device *dev = t->device;
+    struct tower *s = t->student;
+    const struct batch batch = step_batch(t, 0, t->micro);
+    const struct batch images = {.input = t->input, .count = t->micro};
+    if (t->stages) return stage_step(t, &batch, err);
+    int code = t->teacher ? tower_forward_bound(t->teacher, &images, err) : 0;
+    if (!code) code = tower_forward_bound(s, &batch, err);
+    if (code) return code;
+    const float *target = t->teacher ? t->teacher->out : t->target;
+    if (t->objective->loss) t->objective->loss(t, &batch, target, (double)t->micro, t->sums);
+    code = tower_backward(s, &batch, t->dout, true, true, NULL, NULL, err);
+    int finite = 1;
+    if (!t->dp &&
+        (!t->release || t->micro == t->batch)) /* the optimizer computes the norm of its accumulators */
+        dev->ops->sum_squares(dev, t->sums, DTYPE_F32, 1, t->sums + 2, &finite);
+    if (!code && t->knn) code = knn_dry(t->knn, s, t->micro, err);
+    return code ? code : device_check(dev, err);
+}
+
+int plan_count_operations(const struct trainer *t, struct op_count *count, struct error *err)
+{
+    double micro_batches = (double)step_micro_batches(t);
+    op_count_begin(count, t->device);
+    struct batch batch = step_batch(t, 0, t->micro);
+    int code = dry_step((struct trainer *)(uintptr_t)t, err); /* of a dry device: changes nothing */
+    if (!code && t->twice) code = tower_backward(t->student, &batch, t->dout, true, true, NULL, NULL, err);
+    op_count_end(count, t->device);
+    count->flops *= micro_batches, count->bytes *= micro_batches;
+    count->compute_s *= micro_batches, count->memory_s *= micro_batches;
+    return code;
+}
+
+/* Returns whether the keys alone determine the model shapes. */
+static bool model_shape_known(struct config *config)
+{
+    struct model_shape teacher, student;
+    struct weights *none[2] = {NULL, NULL};
+    struct error ignored;
+    return experiment_shapes(config, true, &teacher, &student, &none[0], &none[1], &ignored) == 0;
+}
+
+int plan_make(struct plan *plan, const struct config *config, struct error *err)
+{
+    return plan_make_distributed(plan, config, NULL, err);
+}
+
+int plan_make_distributed(struct plan *plan, const struct config *config, const struct comm_options *ranks,
+                          struct error *err)
+{
+    return plan_make_inspect(plan, config, ranks, NULL, NULL, err);
+}
+
+struct inspection {
+    plan_inspect *inspect; /* may be NULL */
+    void *context;
+};
+/* Runs the operations of the teacher's pass (fill_cache). */
+static int dry_teacher(void *context, struct trainer *t, struct error *err)
+{
+    const struct inspection *i = context;
+    int code = tower_forward_bound(t->teacher, &(struct batch){.input = t->input, .count = t->micro}, err);
+    if (!code && i->inspect) i->inspect(i->context, t);
+    return code;
+}
+
+static int plan_rank(struct plan *plan, const struct config *config, const struct comm_options *ranks,
+                     plan_inspect *inspect, void *context, struct error *err)
+{
+    struct config copy;
+    struct device *device = NULL;
+    struct trainer *trainer = NULL;
+    *plan = (struct plan){.rank = ranks ? ranks->rank : 0};
+    config_copy(&copy, config);
+    bool needed = objective_of(&copy)->teacher;
+    bool teacher_random = !needed || copy.model_t.init == TOWER_INIT_RANDOM;
+    bool student_random = copy.model_s.init == TOWER_INIT_RANDOM;
+    plan->from_checkpoints = (teacher_random || readable(&copy.model_t)) &&
+                             (student_random || readable(&copy.model_s)) &&
+                             !(teacher_random && student_random);
+    int code = 0; /* an existing file is checked although the other is missing */
+    if (!plan->from_checkpoints && !teacher_random && readable(&copy.model_t))
+        code = experiment_check_weights(&copy, false, err);
+    if (!code && !plan->from_checkpoints && !student_random && readable(&copy.model_s))
+        code = experiment_check_weights(&copy, true, err);
+    if (code) {
+        config_free(&copy);
+        return code;
+    }
+    char spec[32];
+    snprintf(spec, sizeof spec, "dry:%s", device_type_names[copy.device.type]);
+    code = device_open(&device, spec, 0, err);
+    if (code == 0)
+        code = trainer_create_distributed(&trainer, &copy, device, !plan->from_checkpoints, ranks,
+                                          dry_teacher, &(struct inspection){inspect, context}, err);
+    if (code == 0) code = dry_step(trainer, err);
+    if (code == 0) code = trainer_reserve_points(trainer, err);
+    if (code && err && !plan->from_checkpoints && (copy.model_t.weight[0] || copy.model_s.weight[0]) &&
+        copy.model_t.arch == TOWER_ARCH_CUSTOM && !model_shape_known(&copy)) {
+        bool teacher = needed && !readable(&copy.model_t);
+        const char *weight = teacher ? copy.model_t.weight : copy.model_s.weight;
+        char to[256];
+        if (path_is_dead_link(weight, to, sizeof to))
+            code = error_set(err, EXIT_CONFIG, "get the file that it names, as with 'git annex get'",
+                             "is a symbolic link to %s, which is not there", to);
+        else
+            code =
+                error_set(err, EXIT_CONFIG,
+                          needed ? N_("set model_t.arch and model_s.arch, or get the file with 'meopt fetch'")
+                                 : N_("set model.arch, or get the file with 'meopt fetch'"),
+                          "the %s's checkpoint does not exist, and no key gives its model shape",
+                          objective_tower(objective_of(&copy), !teacher));
+        error_at(err, weight, 0, 0);
+    }
+    if (code == 0) {
+        plan->use = device->use;
+        plan->libraries_assumed = device_assumed(device);
+        count(plan, trainer);
+        if (inspect) inspect(context, trainer);
+    }
+    trainer_close(trainer);
+    if (device) device_close(device);
+    config_free(&copy);
+    return code;
+}
+
+static void find_largest(void *context, const struct trainer *t)
+{
+    if (t->student) *(int *)context = dp_largest_rank(t);
+}
+
+/* Plans the rank with the most memory: of each stage the first one, whose vectors have the largest states per
+ * element, or the rank with the most elements. */
+static int largest_rank(const struct config *config, const struct comm_options *ranks, struct plan *plan,
+                        struct error *err)
+{
+    struct comm_options one = *ranks;
+    struct plan first;
+    int stages = config->dist.pipeline > 1 ? (int)config->dist.pipeline : 1, code = 0;
+    for (int stage = 0; stage < stages && !code; stage++) {
+        one.rank = stage;
+        code = plan_rank(&first, config, &one, find_largest, &one.rank, err);
+        if (!stage || first.use.peak_total_bytes > plan->use.peak_total_bytes) *plan = first;
+        if (code || one.rank == stage) continue;
+        code = plan_rank(&first, config, &one, NULL, NULL, err);
+        if (first.use.peak_total_bytes > plan->use.peak_total_bytes) *plan = first;
+    }
+    return code;
+}
+
+int plan_make_inspect(struct plan *plan, const struct config *config, const struct comm_options *ranks,
+                      plan_inspect *inspect, void *context, struct error *err)
+{
+    if (!ranks || ranks->rank != PLAN_LARGEST) return plan_rank(plan, config, ranks, inspect, context, err);
+    int code = largest_rank(config, ranks, plan, err);
+    if (code || !inspect) return code;
+    struct comm_options one = *ranks;
+    one.rank = plan->rank;
+    return plan_rank(plan, config, &one, inspect, context, err);
+}
+
+int plan_evaluation(const struct config *config, bool random, size_t *peak_bytes, struct error *err)
+{
+    struct config copy;
+    struct device *device = NULL;
+    struct trainer *t = NULL;
+    char spec[32];
+    config_copy(&copy, config);
+    snprintf(spec, sizeof spec, "dry:%s", device_type_names[copy.device.type]);
+    int code = device_open(&device, spec, 0, err);
+    if (!code) code = trainer_create_evaluation(&t, &copy, device, random, err);
+    struct batch batch = {.count = t ? t->micro : 0, .input = t ? t->input : NULL};
+    if (!code && t->teacher) code = tower_forward_bound(t->teacher, &batch, err);
+    if (!code) {
+        batch.input = trainer_student_input(t);
+        code = tower_forward_bound(t->student, &batch, err);
+    }
+    if (!code) t->objective->evaluate(t, &batch, t->teacher ? t->teacher->out : NULL, 0, t->micro, t->sums);
+    *peak_bytes = code ? 0 : device->use.peak_total_bytes;
+    trainer_close(t);
+    if (device) device_close(device);
+    config_free(&copy);
+    return code;
+}
+
+double plan_sent_bytes(const struct plan *plan, int ranks)
+{
+    double all = (double)plan->reduced_bytes + (double)plan->gathered_bytes,
+           replicas = (double)ranks / (plan->stages > 1 ? plan->stages : 1);
+    return (double)plan->stream_bytes + (replicas > 1 ? (replicas - 1) / replicas * all : 0);
+}
+
+/* Plans the peak of `batch` images per forward, in as many rounds as train.global_batch requires. */
+static int peak_of(const struct config *config, const struct comm_options *ranks, int64_t batch, size_t *peak,
+                   struct error *err)
+{
+    struct config copy;
+    struct plan plan;
+    int64_t all = batch * config_replicas(config, ranks ? ranks->size : 1);
+    config_copy(&copy, config);
+    copy.train.batch_size = batch;
+    copy.train.micro_batch = 0;
+    copy.train.rounds = TRAIN_ROUNDS_AUTO;
+    copy.train.wave = 0;
+    if (copy.train.global_batch > 0 && copy.train.global_batch < all) copy.train.global_batch = all;
+    int code = plan_make_distributed(&plan, &copy, ranks, err);
+    *peak = plan.use.peak_total_bytes;
+    config_free(&copy);
+    return code;
+}
+
+int64_t plan_largest_batch(const struct config *config, const struct comm_options *ranks, size_t limit_bytes,
+                           struct error *err)
+{
+    int64_t fits = 0, high = 1;
+    size_t peak;
+    for (; high <= 65536; high *= 2) {
+        if (peak_of(config, ranks, high, &peak, err)) return -1;
+        if (peak > limit_bytes) break;
+        fits = high;
+    }
+    if (high > 65536) return fits;
+    while (high - fits > 1) {
+        int64_t middle = fits + (high - fits) / 2;
+        if (peak_of(config, ranks, middle, &peak, err)) return -1;
+        if (peak <= limit_bytes) fits = middle;
+        else high = middle;
+    }
+    return fits;
+}
+
+int plan_dry_run(struct config *c, struct error *err)
+{
+    char spec[32];
+    struct device *dry = NULL;
+    struct trainer *t = NULL;
+    struct data *data = NULL;
+    struct validation_data val = {0};
+    struct image_list list = {0};
+    int code = experiment_check_files(c, NULL, NULL, err);
+    /* the driver is loaded only if the plan depends on the card */
+    bool card = c->optim.offload == OPTIM_OFFLOAD_HOST;
+    snprintf(spec, sizeof spec, card ? "dry:%s" : "dry", device_type_names[c->device.type]);
+    if (!code) code = device_open(&dry, spec, 0, err);
+    if (!code) code = experiment_list_classes(c, &list, err);
+    if (!code) code = trainer_create(&t, c, dry, false, NULL, NULL, err);
+    trainer_close(t);
+    if (dry) device_close(dry);
+    if (!code) {
+        struct data_options options = experiment_data_options(c);
+        options.list = &list;
+        code = experiment_open_data(&data, c, NULL, &options, err);
+    }
+    if (!code) code = experiment_open_validation(&val, c, data, NULL, 0, 1, false, c->train.batch_size, err);
+    image_list_free(&list);
+    experiment_close_validation(&val);
+    data_close(data);
+    return code;
+}

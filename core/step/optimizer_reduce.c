@@ -1,0 +1,40 @@
+/* All-reduces between the ranks that store parts of the optimizer's tensors (meopt_options.reduce,
+ * combine). */
+#include "core/step/step.h"
+
+/* Returns the ranks that share the tensors of the current call; NULL: this rank has them whole. */
+static struct comm *sharers(struct trainer *t)
+{
+    if (!t->stages) return &t->ranks;
+    if (!dp_divides_states(t)) return t->sums_of_all ? t->stages : NULL;
+    return t->sums_of_all ? &t->ranks : t->data;
+}
+
+static int reduce_parts(void *context, double *values, size_t count)
+{
+    struct trainer *t = context;
+    struct device *dev = t->device; /* earlier communication may need the device meanwhile */
+    if (dev->leave) dev->leave(dev);
+    struct comm *ranks = sharers(t);
+    int code = ranks ? comm_all_reduce(ranks, COMM_SUM, values, (int64_t)count, &t->lost) : 0;
+    if (dev->enter) dev->enter(dev);
+    return code;
+}
+
+static int combine_parts(void *context, void *values, size_t bytes)
+{
+    struct trainer *t = context;
+    struct device *dev = t->device;
+    if (dev->leave) dev->leave(dev);
+    struct comm *ranks = sharers(t);
+    int code = ranks ? comm_combine(ranks, values, bytes, &t->lost) : 0;
+    if (dev->enter) dev->enter(dev);
+    return code;
+}
+
+void set_reduce_callbacks(const struct trainer *t, struct meopt_options *options)
+{
+    if (!dp_sharded(t)) return;
+    options->reduce = reduce_parts;
+    if (comm_combines(&t->ranks)) options->combine = combine_parts;
+}

@@ -1,0 +1,208 @@
+/* Partition of a student's tensors: see partition.h. */
+#include "core/step/partition.h"
+#include "core/base/file.h"
+
+#include <stdlib.h>
+
+/* A position in a group's sequence of tensors: element `element` of a parameter; parameter -1: the end. */
+struct position {
+    int parameter;
+    int64_t element;
+};
+
+/* Returns whether a parameter has parts: of a partition of weights each that is not resident; else each
+ * trained one, and in a group without gradients each. */
+static bool counted(const struct tower *t, const struct partition *c, const struct parameter *p)
+{
+    return c->weights_only ? !p->resident : p->trained || (!p->resident && p->group < t->lowest);
+}
+
+/* Returns the parameter of the group after `i` in memory order; -1: none. */
+static int next_in_order(const struct tower *t, const struct partition *c, int group, int i)
+{
+    bool matrices = i >= 0 && t->parameters[i].matrix;
+    for (int pass = matrices; pass < 2; pass++) {
+        for (int k = pass == (int)matrices ? i + 1 : 0; k < t->parameter_count; k++) {
+            const struct parameter *p = &t->parameters[k];
+            if (p->group == group && p->matrix == (pass == 1) && counted(t, c, p)) return k;
+        }
+    }
+    return -1;
+}
+
+/* Returns the allowed cut nearest to `target` elements from the start of the group. */
+static struct position nearest_cut(const struct tower *t, const struct partition *c, int group,
+                                   int64_t target)
+{
+    for (int i = next_in_order(t, c, group, -1); i >= 0; i = next_in_order(t, c, group, i)) {
+        int64_t count = t->parameters[i].count;
+        if (target < count) {
+            int64_t element = t->parameters[i].owned
+                                  ? (target < count / 2 ? 0 : count)
+                                  : (target + CUT_ELEMENTS / 2) / CUT_ELEMENTS * CUT_ELEMENTS;
+            return element < count ? (struct position){i, element}
+                                   : (struct position){next_in_order(t, c, group, i), 0};
+        }
+        target -= count;
+    }
+    return (struct position){-1, 0};
+}
+
+static bool has_gradients(const struct tower *t, const struct partition *c, int group)
+{
+    return group >= t->lowest && !c->weights_only;
+}
+
+/* Return the span whose elements a group's offsets count, and the type of its matrices: the gradients, or the
+ * weights of a frozen group. */
+static struct gradient_span span_of(const struct tower *t, const struct partition *c, int group)
+{
+    if (has_gradients(t, c, group)) return tower_group_gradients(t, group);
+    struct weight_span weights = tower_group_weights(t, group);
+    struct gradient_span span = {.p = weights.p, .bytes = weights.bytes, .f32_bytes = weights.bytes};
+    for (int i = 0; i < t->parameter_count; i++) {
+        const struct parameter *p = &t->parameters[i];
+        if (p->group == group && p->matrix && !p->resident && p->weight_at < span.f32_bytes)
+            span.f32_bytes = p->weight_at;
+    }
+    return span;
+}
+static enum dtype matrix_type(const struct tower *t, const struct partition *c, int group)
+{
+    return has_gradients(t, c, group) ? t->options.grad_type : t->options.weight_type;
+}
+
+/* Return where a parameter's weights, and those of the group's last one with parts, begin and end in the
+ * group's span of weights. */
+static int64_t weight_offset(const struct tower *t, const struct partition *c, const struct parameter *p)
+{
+    int first = next_in_order(t, c, p->group, -1);
+    return (int64_t)(p->weight_at - t->parameters[first].weight_at);
+}
+static int64_t weights_end(const struct tower *t, const struct partition *c, int group)
+{
+    int64_t end = 0;
+    for (int i = next_in_order(t, c, group, -1); i >= 0; i = next_in_order(t, c, group, i)) {
+        const struct parameter *p = &t->parameters[i];
+        end = weight_offset(t, c, p) + p->count * (int64_t)dtype_bytes(p->weight_type);
+    }
+    return end;
+}
+
+/* Sets the offsets of rank r in a group from the position where its part begins. */
+static void set_offsets(const struct tower *t, struct partition *c, int group, int r, struct position at)
+{
+    struct partition_group *g = &c->groups[group];
+    struct gradient_span gradients = span_of(t, c, group);
+    size_t size = dtype_bytes(matrix_type(t, c, group));
+    g->vectors[r] = (int64_t)(gradients.f32_bytes / sizeof(float));
+    g->matrices[r] = at.parameter < 0 ? (int64_t)((gradients.bytes - gradients.f32_bytes) / size) : 0;
+    g->weights[r] = weights_end(t, c, group);
+    if (at.parameter < 0) return;
+    const struct parameter *p = &t->parameters[at.parameter];
+    g->weights[r] = weight_offset(t, c, p) + at.element * (int64_t)dtype_bytes(p->weight_type);
+    *(p->matrix ? &g->matrices[r] : &g->vectors[r]) = c->element[at.parameter] + at.element;
+}
+
+/* Sets this rank's elements of each tensor of a group: those between two positions. */
+static void set_part(const struct tower *t, struct partition *c, int group, struct position from,
+                     struct position to)
+{
+    bool inside = false;
+    for (int i = next_in_order(t, c, group, -1); i >= 0; i = next_in_order(t, c, group, i)) {
+        if (i == from.parameter) inside = true;
+        int64_t begin = i == from.parameter ? from.element : 0,
+                end = i == to.parameter ? to.element : t->parameters[i].count;
+        if (inside && end > begin) {
+            c->first[i] = begin;
+            c->count[i] = end - begin;
+        }
+        if (i == to.parameter) break;
+    }
+}
+
+static void partition_one(const struct tower *t, struct partition *c, int group)
+{
+    struct partition_group *g = &c->groups[group];
+    struct gradient_span span = span_of(t, c, group);
+    size_t size = dtype_bytes(matrix_type(t, c, group));
+    int first = next_in_order(t, c, group, -1);
+    int64_t total = 0, *offsets = xcalloc(3 * ((size_t)c->ranks + 1), sizeof *offsets);
+    g->vectors = offsets;
+    g->matrices = offsets + c->ranks + 1;
+    g->weights = offsets + 2 * (c->ranks + 1);
+    g->span = first < 0 ? NULL : t->parameters[first].weight;
+    for (int i = next_in_order(t, c, group, -1); i >= 0; i = next_in_order(t, c, group, i)) {
+        const struct parameter *p = &t->parameters[i];
+        size_t at = p->trained && !c->weights_only ? p->grad_at : p->weight_at;
+        c->element[i] =
+            (int64_t)((at - (p->matrix ? span.f32_bytes : 0)) / (p->matrix ? size : sizeof(float)));
+        total += p->count;
+    }
+    struct position from = {first, 0};
+    for (int r = 0; r < c->ranks; r++) {
+        struct position to = r + 1 < c->ranks ? nearest_cut(t, c, group, total * (r + 1) / c->ranks)
+                                              : (struct position){-1, 0};
+        set_offsets(t, c, group, r + 1, to);
+        if (r == c->rank && tower_owns(t, group)) set_part(t, c, group, from, to);
+        from = to;
+    }
+}
+
+struct partition *partition_make(const struct tower *t, int ranks, int rank, bool weights_only)
+{
+    struct partition *c = xcalloc(1, sizeof *c);
+    *c = (struct partition){
+        .ranks = ranks, .rank = rank, .group_count = t->group_count, .weights_only = weights_only};
+    c->groups = xcalloc((size_t)t->group_count, sizeof *c->groups);
+    c->first = xcalloc((size_t)t->parameter_count, sizeof *c->first);
+    c->count = xcalloc((size_t)t->parameter_count, sizeof *c->count);
+    c->element = xcalloc((size_t)t->parameter_count, sizeof *c->element);
+    for (int group = 0; group < t->group_count; group++) partition_one(t, c, group);
+    return c;
+}
+
+void partition_free(struct partition *c)
+{
+    if (!c) return;
+    for (int group = 0; group < c->group_count; group++) free(c->groups[group].vectors);
+    free(c->groups);
+    free(c->first);
+    free(c->count);
+    free(c->element);
+    free(c);
+}
+
+void partition_offsets(const struct partition *c, const struct tower *t, int parameter, int64_t unit,
+                       int64_t *offsets)
+{
+    const struct parameter *p = &t->parameters[parameter];
+    const struct partition_group *g = &c->groups[p->group];
+    const int64_t *of = p->matrix ? g->matrices : g->vectors;
+    for (int q = 0; q <= c->ranks; q++) {
+        int64_t at = of[q] - c->element[parameter];
+        offsets[q] = unit * (at < 0 ? 0 : at < p->count ? at : p->count);
+    }
+}
+
+void partition_stages(int64_t *offsets, int ranks, int stages, int stage)
+{
+    for (int r = ranks * stages; r >= 0; r--) {
+        int parts = r / stages + (r % stages > stage);
+        offsets[r] = offsets[parts];
+    }
+}
+
+int64_t partition_elements(const struct partition *c, int group)
+{
+    const struct partition_group *g = &c->groups[group];
+    return g->vectors[c->ranks] + g->matrices[c->ranks];
+}
+
+int64_t partition_of(const struct partition *c, int group, int rank)
+{
+    const struct partition_group *g = &c->groups[group];
+    return g->vectors[rank + 1] - g->vectors[rank] + g->matrices[rank + 1] - g->matrices[rank];
+}
+
+int64_t partition_own(const struct partition *c, int group) { return partition_of(c, group, c->rank); }

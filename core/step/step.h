@@ -1,0 +1,194 @@
+/* The parts of a step: shared inside core/step, and run dry by core/plan. */
+#ifndef MEOPT_STEP_STEP_H
+#define MEOPT_STEP_STEP_H
+
+#include "core/step/trainer.h"
+
+/* Sets err from an error of libmeopt, and returns its exit code. */
+int trainer_library_error(const struct meopt_error *library, struct error *err);
+
+/* Return libmeopt's constant for a value of the configuration; -1 for auto. */
+int trainer_weight_format(enum optim_weights weights);
+int trainer_state_format(enum optim_state state);
+
+/* ---- optimizer_create.c ---- */
+
+/* Returns the directory of scratch files. */
+const char *trainer_scratch_directory(const struct trainer *t);
+/* Creates t->opt, for the student's trained parameters. */
+int create_optimizer(struct trainer *t, struct error *err);
+/* Sets a parameter's weight as an optimizer of these options rounds the values, but keeps no states: for a
+ * trainer that only evaluates. */
+int optimizer_round_values(struct trainer *t, int parameter, const float *values, struct error *err);
+
+/* ---- values.c ---- */
+
+/* Sets a parameter to fp32 values, of which this rank stores its part. */
+int trainer_set_values(void *trainer, int parameter, const float *values, struct error *err);
+
+/* ---- step.c ---- */
+
+extern const char step_not_finite[];
+/* Sets err and returns EXIT_DIVERGED. moved: other groups have already been updated in this step. */
+int step_diverged(struct trainer *t, int64_t step, const char *what, bool moved, struct error *err);
+/* Returns the scale that clips a gradient of this norm, by optim.clip_grad_norm and LAMB's pre-clipping.
+ * share: the part of these limits that applies, 1 for the whole gradient. */
+double step_clip_scale(const struct trainer *t, double norm, double share);
+/* Returns the number of trained parameters of a group; group -1: of all. */
+int64_t step_parameters(const struct trainer *t, int group);
+/* Computes forward and loss of one micro-batch of `count` images, the index-th of this rank's step, after
+ * `done` of its images. Writes the gradient of the output to dout. Loss and metrics stay on the card, at
+ * t->sums + objective_sums * index, so that the host does not wait for each micro-batch. */
+int step_forward(struct trainer *t, int64_t index, int64_t done, int64_t count,
+                 const struct batch_source *source, struct error *err);
+/* Computes the loss of a micro-batch, the index-th of this rank's step, from the student's output. */
+void step_loss(struct trainer *t, int64_t index, const struct batch *batch, const float *target);
+/* Sets t->tensors and t->gradients to those of a group and returns their number; `accumulated`: with the sums
+ * of the optimizer as gradients. */
+size_t step_group_gradients(struct trainer *t, int group, bool accumulated);
+/* Returns the micro-batches of this rank's step, and the images of one; 0: it has none in that round. */
+int64_t step_micro_batches(const struct trainer *t);
+int64_t step_micro_images(const struct trainer *t, int64_t index);
+/* Applies accumulated gradients, clipped by their norm, and reads the losses of the step. */
+int step_accumulated(struct trainer *t, int64_t step, double lr, struct step_result *result,
+                     struct error *err);
+/* Adds the sums of one micro-batch (host memory) to the result of the step. A loss that is not finite is
+ * EXIT_DIVERGED. */
+int step_add_sums(struct trainer *t, int64_t step, const double *sums, struct step_result *result,
+                  struct error *err);
+/* Sums loss and metrics of the step's micro-batches in order: rank by rank in each round. Collective call. */
+int step_sum_losses(struct trainer *t, int64_t step, struct step_result *result, struct error *err);
+/* Returns the limits of clipping for this share; the caller sets `found`. */
+struct meopt_clip step_clip(const struct trainer *t, double share);
+/* Returns the statistics of a group's gradients on the device, in t->sums. step_found_read reads them from
+ * t->host_sums: false if not all gradients are finite. */
+struct meopt_grad_stats *step_grad_stats(const struct trainer *t, int group);
+bool step_found_read(const struct trainer *t, int group, double *squares);
+/* Copies the statistics of all groups to t->host_sums, without waiting. */
+void step_send_grad_stats(struct trainer *t);
+/* Returns the size of t->sums in bytes. */
+size_t step_sums_bytes(const struct trainer *t);
+/* Copies the first `count` doubles of t->sums to t->host_sums and synchronizes with the device. */
+int step_read_sums(struct trainer *t, int64_t count, struct error *err);
+
+/* ---- step_breadth.c ---- */
+
+/* Sets t->breadth, t->wave and t->slots from train.rounds and train.wave, and with them t->twice: on all
+ * ranks the same rounds. */
+int breadth_plan(struct trainer *t, struct error *err);
+/* Computes forward and loss of this rank's micro-batches of the wave, group by group. */
+int breadth_forward(struct trainer *t, const struct batch_source *source, struct error *err);
+/* Computes the gradients of a group for the micro-batch of a slot. */
+void breadth_backward_group(struct trainer *t, int64_t slot, int group);
+int breadth_step(struct trainer *t, int64_t step, double lr, const struct batch_source *source,
+                 struct step_result *result, struct error *err);
+
+/* ---- step_pipeline.c ---- */
+
+/* Sets t->data, and t->stages if there is a pipeline, after t->ranks and the shapes. Refuses what a pipeline
+ * does not support. Collective call. */
+int pipeline_open(struct trainer *t, struct error *err);
+/* Makes t->pipeline, after the student. */
+void pipeline_create(struct trainer *t);
+/* Returns whether the stages divide the teacher too: one that computes in each step. The whole teacher of
+ * train.cache_teacher is on each rank until its outputs are computed. */
+bool pipeline_divides_teacher(const struct trainer *t);
+/* Returns the size of the residual stream of a micro-batch. */
+int64_t pipeline_stream_bytes(const struct tower *tower, int64_t samples);
+void pipeline_close(struct trainer *t);
+/* A pass of a tower over groups `from` to `to`, by 1 or -1, for the micro-batches of the wave. */
+struct pipeline_pass {
+    struct tower *tower;
+    int from, to, by;
+    bool one; /* instead: for one micro-batch of `samples`, in slot 0 */
+    int64_t samples;
+    void *context;
+    void (*compute)(void *context, int64_t slot, int group); /* between two streams of the slot */
+    /* Called when a group of any stage was computed for a micro-batch, in the same order on all ranks; own:
+     * by this one. May be NULL. */
+    int (*finish)(void *context, int64_t slot, int group, bool own, struct error *err);
+};
+int pipeline_run(struct trainer *t, const struct pipeline_pass *pass, struct error *err);
+/* A forward pass of one micro-batch, which all ranks of the replica have; stage 0 has the output. count 0:
+ * only joins the collectives of the other replicas. */
+int pipeline_forward(struct trainer *t, struct tower *tower, const struct batch *batch, struct error *err);
+/* The same, or the forward pass of a whole tower without a pipeline. */
+int step_tower_forward(struct trainer *t, struct tower *tower, const struct batch *batch, struct error *err);
+
+/* ---- step_batch.c ---- */
+
+/* Binds the input, labels, keep, target and dout of a slot. */
+void step_select(struct trainer *t, int64_t slot);
+
+/* Sets t->units: of the step's micro-batches of all ranks, before the first forward. */
+int step_count_units(struct trainer *t, const struct batch_source *source, struct error *err);
+/* Returns whether all micro-batches pass through the teacher group by group: a streamed one in breadth-first
+ * rounds, and one in stages. */
+bool step_teacher_by_groups(const struct trainer *t);
+/* Uploads the input of a micro-batch, its labels, and drop path's factors, and sets *target: the teacher's
+ * output, or rows of the cache, or NULL: there is none, or not yet (step_teacher_by_groups). */
+int step_prepare(struct trainer *t, int64_t index, int64_t count, const struct batch_source *source,
+                 const float **target, struct error *err);
+/* Prefetches the next micro-batch, of this step or the next, while the card computes. An input that is not
+ * loaded yet is not waited for: step_prepare uploads it later. */
+void step_prefetch(struct trainer *t, int64_t index, int64_t done, const struct batch_source *source);
+/* Uploads the labels of a micro-batch, with the limits of tokens, and in a step their order. */
+void step_set_labels(struct trainer *t, const struct batch *host);
+/* Returns the student's micro-batch of `count` images in device memory, the index-th of this rank's step, of
+ * the last step_prepare. */
+struct batch step_batch(const struct trainer *t, int64_t index, int64_t count);
+
+/* ---- optimizer_reduce.c ---- */
+
+/* Sets the all-reduce callbacks of an optimizer whose tensors are sharded; else does nothing. */
+void set_reduce_callbacks(const struct trainer *t, struct meopt_options *options);
+
+/* ---- step_ranks.c ---- */
+
+/* Returns whether steps are made of micro-batches that ranks share. */
+bool dp_enabled(const struct config *config, int ranks);
+/* Sets t->images, batch, micro, twice. Called before the towers are created. */
+int dp_plan(struct trainer *t, struct error *err);
+/* Return the number of rounds per step, each of which all-reduces gradients once (1 for one rank), and of the
+ * current wave. */
+int64_t dp_round_count(const struct trainer *t);
+int64_t dp_wave_rounds(const struct trainer *t);
+/* Returns the images in a step of the rank with the most, after dp_plan. */
+int64_t dp_most_images(const struct trainer *t);
+/* Sets breadth-first rounds, after dp_plan. */
+void dp_plan_breadth(struct trainer *t);
+/* Returns the bytes of sharded weights that this rank gathered so far. */
+int64_t dp_gathered_bytes(const struct trainer *t);
+/* dp_sharded: whether optimizer states are sharded. dp_part: this rank's part of a parameter, else all of
+ * it. */
+bool dp_sharded(const struct trainer *t);
+/* Returns whether ranks with the same groups divide their states (dist.shard). */
+bool dp_divides_states(const struct trainer *t);
+/* Returns the ranks that write states, the first ones: without a division one of each stage. */
+int dp_writers(const struct trainer *t);
+void dp_part(const struct trainer *t, int parameter, int64_t *first, int64_t *count);
+/* Returns the rank whose parts are the largest. */
+int dp_largest_rank(const struct trainer *t);
+/* Return the number of round-robin buffers for a group's gradients (2: communication overlaps with backward)
+ * and for its weights (0: each rank stores all weights). */
+int dp_gradient_buffers(const struct trainer *t);
+int dp_weight_buffers(const struct trainer *t);
+/* dp_partition: partitions the student's tensors, before its optimizer is created. dp_buffers, afterwards:
+ * allocates the buffers of the sums. */
+int dp_partition(struct trainer *t, struct error *err);
+/* Returns this rank's part of a parameter's weights; of undivided ones all. */
+void *dp_weights(const struct trainer *t, int parameter);
+int dp_buffers(struct trainer *t, struct error *err);
+/* All-gathers the weights that forward and backward read, after this rank's parts were set. */
+int dp_gather_weights(struct trainer *t, struct error *err);
+/* Allocates and frees the memory of an evaluation by a rule WITH_POINTS: to fail at the start, or to plan. */
+int trainer_reserve_points(struct trainer *t, struct error *err);
+/* All-gathers the values of a parameter, of which this rank has set its part. */
+int dp_gather_values(const struct trainer *t, int parameter, float *values, struct error *err);
+void dp_close(struct trainer *t);
+/* Joins the collectives of a forward pass without a micro-batch. */
+int dp_forward_idle(struct trainer *t, struct error *err);
+int dp_step(struct trainer *t, int64_t step, double lr, const struct batch_source *source,
+            struct step_result *result, struct error *err);
+
+#endif

@@ -1,0 +1,257 @@
+/* The micro-batches of a step in device memory: input, labels, and what the student reads next to them. */
+#include "core/step/step.h"
+
+#include <string.h>
+
+void step_select(struct trainer *t, int64_t slot)
+{
+    int64_t by = slot - t->slot, arrays = t->label_arrays,
+            outs = t->micro * t->student->out_rows * t->student->out_width;
+    if (!by) return;
+    t->more_labels[t->slot] = t->labels_more;
+    t->labels_more = t->more_labels[slot];
+    t->slot = slot;
+    t->input = (char *)t->input + by * (int64_t)trainer_input_bytes(t, t->micro);
+    if (t->labels) t->labels += by * arrays * t->micro * t->values_each;
+    if (t->keep) t->keep += by * 2 * t->student_shape.depth * t->micro;
+    if (t->target) t->target += by * outs;
+    if (t->dout) t->dout += by * outs;
+}
+
+/* Sets t->input to the micro-batch: swaps in the prefetched buffer, or uploads it. Afterwards next_input
+ * may be overwritten once the operations issued so far are done. */
+static void set_input(struct trainer *t, const struct batch *host)
+{
+    struct device *dev = t->device;
+    if (t->sent.input) dev->streams->wait(dev, NULL, t->arrived);
+    if (t->sent.input && t->sent.input == host->input && t->sent.count == host->count) {
+        void *taken = t->next_input;
+        t->next_input = t->input;
+        t->input = taken;
+    } else {
+        dev->upload(dev, t->input, host->input, trainer_input_bytes(t, host->count));
+    }
+    t->sent.input = NULL;
+    if (t->next_input) dev->streams->record(dev, t->taken, NULL);
+}
+
+void step_prefetch(struct trainer *t, int64_t index, int64_t done, const struct batch_source *source)
+{
+    const int64_t *ids;
+    struct error ignored;
+    if (!t->next_input) return;
+    int64_t left = t->batch - done;
+    struct batch host = {.count = left <= 0 || left > t->micro ? t->micro : left};
+    if (left > 0 && source->fetch(source->context, index + 1, &host, &ids, &ignored))
+        return; /* set_input will report it */
+    if (left <= 0 && source->peek) host.input = source->peek(source->context);
+    if (!host.input) return;
+    struct device *dev = t->device;
+    dev->streams->wait(dev, t->copies, t->taken);
+    dev->streams->upload(dev, t->copies, t->next_input, host.input, trainer_input_bytes(t, host.count));
+    dev->streams->record(dev, t->arrived, t->copies);
+    t->sent = host;
+}
+
+/* Sorts the numbers of tokens stably by token: two passes of 11 bits, enough for every vocabulary
+ * (model_shape_check). */
+static void token_order(const int32_t *tokens, int64_t count, int32_t *order, int32_t *other)
+{
+    enum { BITS = 11, DIGITS = 1 << BITS };
+    for (int64_t i = 0; i < count; i++) other[i] = (int32_t)i;
+    for (int pass = 0; pass < 2; pass++) {
+        const int32_t *from = pass ? order : other;
+        int32_t *to = pass ? other : order;
+        int64_t at[DIGITS + 1] = {0};
+        for (int64_t i = 0; i < count; i++) at[1 + (tokens[i] >> pass * BITS & (DIGITS - 1))]++;
+        for (int d = 0; d < DIGITS; d++) at[d + 1] += at[d];
+        for (int64_t i = 0; i < count; i++) to[at[tokens[from[i]] >> pass * BITS & (DIGITS - 1)]++] = from[i];
+    }
+    memcpy(order, other, (size_t)count * sizeof *order);
+}
+
+/* The arrays of t->labels after the labels. */
+enum { LABELS2 = 1, SHARE, BEGINS = 1, ENDS, ORDER };
+static int32_t *labels_at(const struct trainer *t, int array)
+{
+    return t->labels + array * t->micro * t->values_each;
+}
+
+/* The last array: rows that an encoder predicts. */
+static int32_t *picked_at(const struct trainer *t) { return labels_at(t, (int)t->label_arrays - 1); }
+
+/* Collects the labelled rows of each sample, out_rows of them; where there are fewer, the last row fills
+ * up without a label. */
+static void pick_rows(const struct trainer *t, const struct batch *host, int32_t *picked, int32_t *labels)
+{
+    int64_t each = t->student->out_rows, N = t->labels_each;
+    for (int64_t sample = 0, to = 0; sample < host->count; sample++) {
+        int64_t end = to + each, row = sample * N;
+        for (; row < (sample + 1) * N && to < end; row++) {
+            if (host->labels[row] < 0) continue;
+            picked[to] = (int32_t)row;
+            labels[to++] = host->labels[row];
+        }
+        for (; to < end; to++) {
+            picked[to] = (int32_t)((sample + 1) * N - 1);
+            labels[to] = -1;
+        }
+    }
+}
+
+void step_set_labels(struct trainer *t, const struct batch *host)
+{
+    struct device *dev = t->device;
+    bool tokens = t->objective->tokens;
+    int64_t count = host->count * t->values_each;
+    size_t bytes = (size_t)count * sizeof *t->labels,
+           labelled = (size_t)(host->count * t->labels_each) * sizeof *t->labels;
+    const void *second = tokens ? host->begins : host->labels2,
+               *third = tokens ? host->ends : (void *)host->share;
+    if (t->student->picks) {
+        int32_t *labels = t->host_picked + t->micro * t->labels_each;
+        size_t head = (size_t)(host->count * t->student->out_rows) * sizeof *labels;
+        pick_rows(t, host, t->host_picked, labels);
+        dev->upload(dev, picked_at(t), t->host_picked, head);
+        dev->upload(dev, t->labels, labels, head);
+    } else dev->upload(dev, t->labels, host->labels, labelled);
+    if (t->host_order && t->step) { /* only backward reads it */
+        token_order(host->input, count, t->host_order, t->host_order + t->micro * t->values_each);
+        dev->upload(dev, labels_at(t, ORDER), t->host_order, bytes);
+    }
+    t->labels_more = second != NULL;
+    if (!t->labels_more) return;
+    dev->upload(dev, labels_at(t, 1), second, bytes);
+    dev->upload(dev, labels_at(t, 2), third, bytes);
+}
+
+/* Draws and uploads drop path's factors of this rank's micro-batch `index`. */
+static void set_keep(struct trainer *t, int64_t index, int64_t count)
+{
+    int64_t depth = t->student_shape.depth, row = (index * t->data->size + t->data->rank) * t->micro;
+    drop_path_factors(t->config->model_s.drop_path, depth, (uint64_t)t->config->train.seed, t->step, row,
+                      count, t->host_keep);
+    t->device->upload(t->device, t->keep, t->host_keep, (size_t)(2 * depth * count) * sizeof *t->keep);
+}
+
+bool step_teacher_by_groups(const struct trainer *t)
+{
+    return t->teacher && (t->teacher->options.slots > 1 || t->teacher->options.stages > 1);
+}
+
+/* Computes the target of the selected slot. */
+static int teacher_to_target(struct trainer *t, int64_t count, struct error *err)
+{
+    struct tower *teacher = t->teacher;
+    int code = tower_forward_bound(teacher, &(struct batch){.input = t->input, .count = count}, err);
+    if (!code)
+        t->device->ops->copy(t->device, t->target, teacher->out,
+                             (size_t)(count * teacher->out_rows * teacher->out_width) * sizeof(float));
+    return code;
+}
+
+int step_prepare(struct trainer *t, int64_t index, int64_t count, const struct batch_source *source,
+                 const float **target, struct error *err)
+{
+    struct batch host = {.count = count};
+    const int64_t *ids;
+    int code = source->fetch(source->context, index, &host, &ids, err);
+    if (code) return code;
+    set_input(t, &host);
+    *target = NULL;
+    if (t->objective->labels) step_set_labels(t, &host);
+    if (t->keep && t->step) set_keep(t, index, count);
+    if (!t->objective->teacher || step_teacher_by_groups(t)) return 0;
+    if (t->teacher && t->slots > 1) {
+        *target = t->target;
+        return teacher_to_target(t, count, err);
+    }
+    if (t->teacher) {
+        *target = t->teacher->out;
+        return tower_forward_bound(t->teacher, &(struct batch){.input = t->input, .count = count}, err);
+    }
+    /* the cache is (images, rows, width); outputs have the cls rows of all images first, then the patch
+     * rows */
+    int64_t width = t->student->out_width, rows = t->student->out_rows;
+    size_t cls = (size_t)width * sizeof(float), rest = (size_t)((rows - 1) * width) * sizeof(float);
+    for (int64_t i = 0; i < count; i++) {
+        if (ids[i] >= t->cache_images || !t->cached[ids[i]])
+            return error_set(err, EXIT_FAILED, "start again with --resume, which computes it",
+                             "there is no output of the teacher for image %lld: it could not be decoded when "
+                             "they were computed",
+                             (long long)ids[i]);
+        const float *from = t->cache + ids[i] * rows * width;
+        memcpy(t->host_target + i * width, from, cls);
+        if (rest)
+            t->device->upload(t->device, t->target + (count + i * (rows - 1)) * width, from + width, rest);
+    }
+    t->device->upload(t->device, t->target, t->host_target, (size_t)count * cls);
+    *target = t->target;
+    return 0;
+}
+
+struct batch step_batch(const struct trainer *t, int64_t index, int64_t count)
+{
+    struct batch batch = {.input = trainer_student_input(t),
+                          .count = count,
+                          .labels = t->labels,
+                          .keep = t->step ? t->keep : NULL};
+    if (t->objective->tokens) {
+        batch.begins = t->labels_more ? labels_at(t, BEGINS) : NULL;
+        batch.ends = t->labels_more ? labels_at(t, ENDS) : NULL;
+        batch.order = t->host_order ? labels_at(t, ORDER) : NULL;
+    }
+    if (t->student->owns_loss) {
+        batch.picked = t->student->picks ? picked_at(t) : NULL;
+        batch.sums = t->sums + objective_sums(t->objective) * index;
+        batch.weight = t->units > 0 ? (float)(1 / t->units) : 0;
+        batch.smoothing = (float)t->config->train.label_smoothing;
+    } else if (t->labels_more && !t->objective->tokens) {
+        batch.labels2 = labels_at(t, LABELS2);
+        batch.share = (const float *)(const void *)labels_at(t, SHARE);
+    }
+    return batch;
+}
+
+/* Refuses labels that the classifier does not have, and tokens outside the vocabulary: those of documents
+ * are compared where they are read. */
+static int check_labels(const struct trainer *t, const struct batch *host, struct error *err)
+{
+    bool tokens = t->student->owns_loss;
+    const char *samples = t->objective->tokens ? _("documents") : _("images");
+    int64_t count = host->count * t->labels_each;
+    const int32_t *labels[] = {host->labels, tokens ? host->input : host->labels2};
+    if (!host->labels) return error_set(err, EXIT_CONFIG, NULL, "the %s have no labels", samples);
+    for (int k = 0; k < 2; k++)
+        for (int64_t i = 0; labels[k] && i < count; i++) {
+            if (labels[k][i] >= (tokens && k ? 0 : -1) && labels[k][i] < t->student->out_width) continue;
+            if (!tokens)
+                return error_set(err, EXIT_CONFIG, "raise model.classes",
+                                 "one of the %s has the label %d, the classifier has %lld classes", samples,
+                                 labels[k][i], (long long)t->student->out_width);
+            return error_set(err, EXIT_CONFIG, "use the tokenizer of the model",
+                             "token %d at %lld of sample %lld, the vocabulary has %lld", labels[k][i],
+                             (long long)(i % t->labels_each), (long long)(i / t->labels_each),
+                             (long long)t->student->out_width);
+        }
+    return 0;
+}
+
+int step_count_units(struct trainer *t, const struct batch_source *source, struct error *err)
+{
+    const int64_t *ids;
+    double units = 0;
+    int code = 0;
+    t->units = (double)t->images;
+    if (!t->objective->units) return 0;
+    for (int64_t done = 0, index = 0; done < t->batch && !code; index++) {
+        struct batch host = {.count = t->batch - done < t->micro ? t->batch - done : t->micro};
+        code = source->fetch(source->context, index, &host, &ids, err);
+        if (!code && t->objective->labels) code = check_labels(t, &host, err);
+        if (!code) units += (double)t->objective->units(t, &host);
+        done += host.count;
+    }
+    if (!code && t->dp) code = comm_all_reduce(t->data, COMM_SUM, &units, 1, err);
+    t->units = units;
+    return code;
+}

@@ -1,0 +1,270 @@
+/* Pipelines (dist.pipeline): the ranks of a replica are its stages, and group g is on stage g mod stages
+ * (stage_of_group). Rank d * stages + p of the run is stage p of replica d, which trains the micro-batches of
+ * rank d of data-parallel steps (step_ranks.c). The owners of a group, one in each replica, fold its
+ * gradients, and share its states as dist.shard says.
+ *
+ * Rounds are breadth-first: a stage computes one group for all micro-batches of its replica, or of a wave
+ * (step_breadth.c), then its next group. Between two groups the residual stream travels, or its gradient,
+ * both fp32. So no bit changes.
+ *
+ * Time is counted in ticks, in each of which a stage computes one micro-batch of one group:
+ *
+ *     begin(first group) = 0, begin(group) = max(begin(group before) + 1, end of the stage's group before)
+ *
+ * With at least as many micro-batches as stages no stage waits but for the first ticks and the last ones. All
+ * calls of a step are ordered by tick, then by the stage that computes: first its message, then the sums of
+ * its gradients. Each rank makes its calls in that order, so ranks cannot wait for one another (comm.h). A
+ * message travels while its sender computes the next micro-batch. */
+#include "core/base/file.h"
+#include "core/step/step_ranks_parts.h"
+
+#include <stdlib.h>
+
+struct pipe_message {
+    struct comm_message message;
+    struct comm_job job;
+};
+
+struct pipeline {
+    struct pipe_message *sends, *receives; /* (rounds) of each micro-batch's stream */
+    int64_t *begin;                        /* (groups) first tick of each */
+};
+
+/* A forward pass of one micro-batch. */
+struct pipeline_forward {
+    struct tower *tower;
+    const struct batch *batch;
+};
+
+/* Returns what the configuration has that a pipeline has not; NULL: nothing. */
+static const char *unsupported(const struct trainer *t, const char **hint)
+{
+    const struct config *c = t->config;
+    const struct {
+        bool found;
+        const char *what, *hint;
+    } rows[] = {
+        {!t->release, "optim.gradients keep", "optim.gradients: release"},
+        {c->train.rounds == TRAIN_ROUNDS_DEPTH, "train.rounds depth", "train.rounds: breadth"},
+        {c->train.save_activations == TRAIN_SAVE_ACTIVATIONS_8BIT, "train.save_activations 8bit",
+         "train.save_activations: minimal"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (!rows[i].found) continue;
+        *hint = rows[i].hint;
+        return rows[i].what;
+    }
+    return NULL;
+}
+
+static int check_pipeline(const struct trainer *t, int stages, struct error *err)
+{
+    const char *hint = NULL, *what = unsupported(t, &hint);
+    int ranks = t->ranks.size;
+    if (what)
+        return error_set(err, EXIT_CONFIG, hint, "dist.pipeline %d cannot be used with %s", stages, what);
+    if (ranks % stages)
+        return error_set(err, EXIT_CONFIG, "start a multiple of it: --cards, srun, --workers",
+                         "dist.pipeline is %d, but there %s %d rank%s", stages, ranks == 1 ? "is" : "are",
+                         ranks, ranks == 1 ? "" : "s");
+    for (int i = 0; i < 1 + pipeline_divides_teacher(t); i++) {
+        int64_t depth = i ? t->teacher_shape.depth : t->student_shape.depth;
+        if (stages > depth)
+            return error_set(err, EXIT_CONFIG, "use at most one stage for each block",
+                             "dist.pipeline is %d, but the %s has %lld blocks", stages,
+                             objective_tower(t->objective, !i), (long long)depth);
+    }
+    return 0;
+}
+
+int pipeline_open(struct trainer *t, struct error *err)
+{
+    int stages = (int)t->config->dist.pipeline, ranks = t->ranks.size;
+    t->data = &t->ranks;
+    if (t->evaluates || stages <= 1) return 0;
+    int code = check_pipeline(t, stages, err);
+    if (code) return code;
+    t->ranks.stages = stages;
+    int *colors = xcalloc(2 * (size_t)ranks, sizeof *colors), *replicas = colors + ranks;
+    for (int r = 0; r < ranks; r++) {
+        colors[r] = r % stages;
+        replicas[r] = r / stages;
+    }
+    code = comm_split(&t->ranks, colors, "stage", &t->parts[0], err);
+    if (!code) t->data = &t->parts[0];
+    if (!code) code = comm_split(&t->ranks, replicas, "pipeline", &t->parts[1], err);
+    if (!code) t->stages = &t->parts[1];
+    free(colors);
+    return code;
+}
+
+bool pipeline_divides_teacher(const struct trainer *t)
+{
+    return t->config->dist.pipeline > 1 && t->objective->teacher && !t->config->train.cache_teacher &&
+           !t->evaluates;
+}
+
+int64_t pipeline_stream_bytes(const struct tower *tower, int64_t samples)
+{
+    return samples * tower->tokens * tower->model_shape.width * (int64_t)sizeof(float);
+}
+
+void pipeline_create(struct trainer *t)
+{
+    size_t rounds = (size_t)dp_round_count(t), groups = (size_t)t->student->group_count;
+    if (t->teacher && (size_t)t->teacher->group_count > groups) groups = (size_t)t->teacher->group_count;
+    struct pipeline *p = t->pipeline = xcalloc(1, sizeof *p);
+    p->sends = xcalloc(rounds, sizeof *p->sends);
+    p->receives = xcalloc(rounds, sizeof *p->receives);
+    p->begin = xcalloc(groups, sizeof *p->begin);
+}
+
+void pipeline_close(struct trainer *t)
+{
+    if (t->pipeline) {
+        free(t->pipeline->sends);
+        free(t->pipeline->receives);
+        free(t->pipeline->begin);
+        free(t->pipeline);
+    }
+    for (int i = 0; i < 2; i++)
+        if (t->parts[i].whole) comm_close(&t->parts[i]);
+}
+
+static int stage_of(const struct trainer *t, const struct pipeline_pass *pass, int group)
+{
+    return stage_of_group(t->stages->size, pass->tower->group_count, group);
+}
+
+static int64_t rounds_of(const struct trainer *t, const struct pipeline_pass *pass)
+{
+    return pass->one ? 1 : dp_wave_rounds(t);
+}
+
+static int64_t samples_of(const struct trainer *t, const struct pipeline_pass *pass, int64_t slot)
+{
+    return pass->one ? pass->samples : step_micro_images(t, t->first + slot);
+}
+
+/* Sets the ticks of a pass, and returns their number. */
+static int64_t set_ticks(const struct trainer *t, const struct pipeline_pass *pass)
+{
+    int64_t rounds = rounds_of(t, pass), tick = 0, *begin = t->pipeline->begin,
+            *ready = xcalloc((size_t)t->stages->size, sizeof *ready);
+    for (int g = pass->from; g != pass->to + pass->by; g += pass->by) {
+        int64_t *stage = &ready[stage_of(t, pass, g)];
+        if (tick < *stage) tick = *stage;
+        begin[g] = tick++;
+        *stage = begin[g] + rounds;
+    }
+    free(ready);
+    return begin[pass->to] + rounds;
+}
+
+/* Returns the group that a stage computes in a tick, and for which micro-batch; -1: none. */
+static int group_at(const struct trainer *t, const struct pipeline_pass *pass, int stage, int64_t tick,
+                    int64_t *slot)
+{
+    for (int g = pass->from; g != pass->to + pass->by; g += pass->by) {
+        *slot = tick - t->pipeline->begin[g];
+        if (stage_of(t, pass, g) == stage && *slot >= 0 && *slot < rounds_of(t, pass)) return g;
+    }
+    return -1;
+}
+
+static int transfer(struct comm *comm, void *context, struct error *err)
+{
+    const struct pipe_message *m = context;
+    return comm_transfer(comm, &m->message, 1, err);
+}
+
+/* Begins to send the stream of a micro-batch, or to receive it. */
+static int begin_message(struct trainer *t, struct tower *tower, int64_t slot, int64_t samples, int peer,
+                         bool receive, struct error *err)
+{
+    struct pipe_message *m = &(receive ? t->pipeline->receives : t->pipeline->sends)[slot];
+    int code = comm_end(t->stages, &m->job, err);
+    if (code) return code;
+    m->message = (struct comm_message){.p = tower_slot_stream(tower, slot),
+                                       .bytes = (size_t)pipeline_stream_bytes(tower, samples),
+                                       .peer = peer,
+                                       .tag = (int)slot,
+                                       .receive = receive};
+    m->job = (struct comm_job){.run = transfer, .context = m};
+    comm_begin(t->stages, &m->job);
+    return t->stages->overlaps ? 0 : comm_end(t->stages, &m->job, err);
+}
+
+/* Returns this stage's next group in a pass; -1: none. */
+static int next_own(const struct pipeline_pass *pass, int group)
+{
+    while (group != pass->to)
+        if (tower_owns(pass->tower, group += pass->by)) return group;
+    return -1;
+}
+
+/* What happens in a tick at `stage`: it computes and sends, and the stage of the next group receives. */
+static int stage_tick(struct trainer *t, const struct pipeline_pass *pass, int stage, int64_t tick,
+                      struct error *err)
+{
+    int64_t slot;
+    int group = group_at(t, pass, stage, tick, &slot), here = t->stages->rank, code = 0;
+    if (group < 0) return 0;
+    int64_t samples = samples_of(t, pass, slot);
+    int to = group == pass->to ? stage : stage_of(t, pass, group + pass->by);
+    bool own = stage == here;
+    if (own) code = comm_end(t->stages, &t->pipeline->receives[slot].job, err);
+    if (own && samples && !code) pass->compute(pass->context, slot, group);
+    if (samples && !code && to != stage && (own || to == here))
+        code = begin_message(t, pass->tower, slot, samples, own ? to : stage, !own, err);
+    return !code && pass->finish ? pass->finish(pass->context, slot, group, own, err) : code;
+}
+
+int pipeline_run(struct trainer *t, const struct pipeline_pass *pass, struct error *err)
+{
+    int64_t ticks = set_ticks(t, pass), slot;
+    int code = 0;
+    for (int64_t tick = 0; tick < ticks && !code; tick++) {
+        int own = group_at(t, pass, t->stages->rank, tick, &slot);
+        if (own >= 0 && slot == 0) code = tower_need(pass->tower, own, next_own(pass, own), err);
+        for (int stage = 0; stage < t->stages->size && !code; stage++)
+            code = stage_tick(t, pass, stage, tick, err);
+    }
+    /* a divergence is known to all ranks; for another error they would wait, and this rank for them */
+    if (code && code != EXIT_DIVERGED && code != EXIT_RANK_LOST) comm_fail(&t->ranks, code, err);
+    for (int64_t i = 0; i < rounds_of(t, pass); i++) {
+        struct error other;
+        int sent = comm_end(t->stages, &t->pipeline->sends[i].job, &other);
+        int received = comm_end(t->stages, &t->pipeline->receives[i].job, sent ? NULL : &other);
+        if (code || !(sent || received)) continue;
+        code = sent ? sent : received;
+        if (err) *err = other;
+    }
+    return code;
+}
+
+static void forward_batch(void *context, int64_t slot, int group)
+{
+    const struct pipeline_forward *f = context;
+    tower_forward_group(f->tower, f->batch, slot, group);
+}
+
+int pipeline_forward(struct trainer *t, struct tower *tower, const struct batch *batch, struct error *err)
+{
+    struct pipeline_forward f = {tower, batch};
+    return pipeline_run(t,
+                        &(struct pipeline_pass){.tower = tower,
+                                                .to = tower->group_count - 1,
+                                                .by = 1,
+                                                .context = &f,
+                                                .one = true,
+                                                .samples = batch->count,
+                                                .compute = forward_batch},
+                        err);
+}
+
+int step_tower_forward(struct trainer *t, struct tower *tower, const struct batch *batch, struct error *err)
+{
+    return tower->options.stages > 1 ? pipeline_forward(t, tower, batch, err)
+                                     : tower_forward_bound(tower, batch, err);
+}

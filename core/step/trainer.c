@@ -1,0 +1,519 @@
+/* Building a trainer: towers, optimizer and buffers of one configuration. The step itself is step.c. */
+#include "core/step/step.h"
+#include "core/base/file.h"
+#include "core/base/log.h"
+#include "core/experiment/adapters.h"
+#include "core/experiment/experiment.h"
+#include "core/step/knn.h"
+#include "core/experiment/preprocess.h"
+#include "core/step/weight_stream.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int trainer_library_error(const struct meopt_error *library, struct error *err)
+{
+    static const int codes[] = {[MEOPT_OK] = EXIT_FAILED,
+                                [MEOPT_BAD_ARGUMENT] = EXIT_CONFIG,
+                                [MEOPT_NO_MEMORY] = EXIT_HOST_MEMORY,
+                                [MEOPT_NOT_FINITE] = EXIT_DIVERGED,
+                                [MEOPT_BAD_STATE] = EXIT_INTEGRITY,
+                                [MEOPT_BAD_ORDER] = EXIT_FAILED,
+                                [MEOPT_IO] = EXIT_FAILED,
+                                [MEOPT_DEVICE_FAILED] = EXIT_FAILED,
+                                [MEOPT_DISK_FULL] = EXIT_DISK};
+    return error_set(
+        err, codes[library->status],
+        library->status == MEOPT_DEVICE_FAILED
+            ? N_("'meopt doctor' tries the card, dmesg has the kernel's words; what was saved stays: "
+                 "meopt train --resume")
+            : NULL,
+        "optimizer: %s", library->message);
+}
+
+enum dtype experiment_tower_type(const struct config_tower *tower)
+{
+    return tower->dtype == TOWER_DTYPE_BF16 ? DTYPE_BF16 : DTYPE_F32;
+}
+
+/* Returns the outputs of the distillation head; 0: there is none. */
+static int64_t head_width(const struct trainer *t)
+{
+    const struct config *c = t->config;
+    if (!t->objective->teacher) return 0;
+    bool linear = c->loss.head == LOSS_HEAD_LINEAR || t->teacher_shape.out != t->student_shape.out;
+    return linear ? t->teacher_shape.out : 0;
+}
+
+/* Returns the student's memory options, from optim.*. */
+static struct tower_options student_options(const struct trainer *t)
+{
+    const struct config *c = t->config;
+    enum dtype type = experiment_tower_type(&c->model_s);
+    bool bf16 = type == DTYPE_BF16, baseline = !c->optim.use_meopt && !c->optim.pure_bf16;
+    bool accumulates = t->micro < t->batch && !t->dp, end;
+    int frozen;
+    config_frozen(c, t->student_shape.depth, &frozen, &end);
+    return (struct tower_options){
+        .batch = t->micro,
+        .compute = type,
+        .weight_type = type,
+        .master = bf16 && !dp_sharded(t) && !t->evaluates &&
+                  (baseline || c->optim.weights == OPTIM_WEIGHTS_FP32 ||
+                   c->optim.weights == OPTIM_WEIGHTS_FP32_COPY),
+        .grad_type = bf16 && !baseline && !(accumulates && !t->release) ? DTYPE_BF16 : DTYPE_F32,
+        .gradients = t->evaluates          ? GRADIENTS_NONE
+                     : t->release || t->dp ? GRADIENTS_RELEASE
+                                           : GRADIENTS_KEEP,
+        .weight_buffers = c->model_s.place == TOWER_PLACE_STREAMED ? 2 : dp_weight_buffers(t),
+        .gradient_buffers = dp_gradient_buffers(t),
+        .recompute =
+            c->train.recompute == TRAIN_RECOMPUTE_BLOCK || t->breadth ? RECOMPUTE_BLOCK : RECOMPUTE_NONE,
+        .saved = c->train.save_activations == TRAIN_SAVE_ACTIVATIONS_8BIT && !t->evaluates ? SAVED_8BIT
+                                                                                           : SAVED_MINIMAL,
+        .backward_twice = t->twice,
+        .slots = t->slots,
+        .stages = t->stages ? t->stages->size : 0,
+        .stage = t->stages ? t->stages->rank : 0,
+        .patch_tokens = c->loss.tokens == LOSS_TOKENS_CLS_PATCH,
+        .head_loaded = t->evaluates,
+        .target = head_width(t),
+        .frozen = frozen,
+        .frozen_end = end,
+        .loss_chunk = (size_t)c->loss.chunk,
+        .weights_class = MEMORY_WEIGHTS,
+        .activations_class = MEMORY_ACTIVATIONS,
+    };
+}
+
+/* Returns the teacher's memory options. The baseline's teacher is fp32 and cast at each use, as with
+ * autocast. */
+static struct tower_options teacher_options(const struct trainer *t)
+{
+    const struct config *c = t->config;
+    bool baseline = !c->optim.use_meopt && !c->optim.pure_bf16,
+         divided = t->stages && pipeline_divides_teacher(t),
+         streamed = c->model_t.place == TOWER_PLACE_STREAMED;
+    enum dtype type = experiment_tower_type(&c->model_t);
+    return (struct tower_options){
+        .batch = t->micro,
+        .compute = type,
+        .weight_type = baseline ? DTYPE_F32 : type,
+        .gradients = GRADIENTS_NONE,
+        .weight_buffers = streamed ? 2 : 0,
+        .slots = divided || (streamed && !c->train.cache_teacher) ? t->slots : 1,
+        .stages = divided ? t->stages->size : 0,
+        .stage = divided ? t->stages->rank : 0,
+        .patch_tokens = c->loss.tokens == LOSS_TOKENS_CLS_PATCH,
+        .weights_class = MEMORY_TEACHER,
+        .activations_class = MEMORY_TEACHER,
+    };
+}
+
+static void *allocate(struct trainer *t, enum memory_class class, size_t bytes, const char *name,
+                      struct error *err)
+{
+    return device_alloc(t->device, class, bytes, name, err);
+}
+
+static int load_teacher_values(void *context, int index, const float *values, struct error *err)
+{
+    struct trainer *t = context;
+    content_add(&t->teacher_content, &t->teacher->parameters[index], values);
+    return t->teacher_stream ? weight_stream_write(t->teacher_stream, index, values, err) : 0;
+}
+
+static int load_student_values(void *context, int index, const float *values, struct error *err)
+{
+    struct trainer *t = context;
+    content_add(&t->student_content, &t->student->parameters[index], values);
+    return trainer_set_values(t, index, values, err);
+}
+
+static int create_teacher(struct trainer *t, const struct weights *weights, struct error *err)
+{
+    bool dry = t->device->kind == DEVICE_DRY;
+    struct tower_options options = teacher_options(t);
+    int code = tower_create(&t->teacher, t->device, &t->teacher_shape, &options, err);
+    if (!code && options.weight_buffers)
+        code = weight_stream_open(&t->teacher_stream, t->teacher, trainer_scratch_directory(t), err);
+    if (code || dry) return code;
+    if (weights) {
+        const char *path = t->config->model_t.weight;
+        content_set_model(&t->teacher_content, &t->teacher_shape);
+        code = tower_load(t->teacher, weights, load_teacher_values, t, err);
+        if (code && err && !err->file[0]) error_at(err, path, 0, 0);
+        return code ? code : content_compare_ranks(&t->ranks, "teacher", path, &t->teacher_content, err);
+    }
+    return tower_init_random(t->teacher, (uint64_t)t->config->train.seed ^ 0x7465616368657200u, false,
+                             options.weight_buffers ? weight_stream_write : NULL, t->teacher_stream, err);
+}
+
+/* Lists the parameters of checkpoints: with adapters these alone. */
+static void list_saved(struct trainer *t)
+{
+    const struct tower *s = t->student;
+    t->saved = xcalloc((size_t)s->parameter_count, sizeof *t->saved);
+    for (int i = 0; i < s->parameter_count; i++)
+        if (!s->options.lora.rank || s->parameters[i].trained) t->saved[t->saved_count++] = i;
+}
+
+static int load_adapters(struct trainer *t, struct error *err)
+{
+    struct weights *weights = NULL;
+    int code = adapters_open(t->config, &weights, err);
+    if (!code) code = tower_load_adapters(t->student, weights, trainer_set_values, t, err);
+    weights_close(weights);
+    return code;
+}
+
+static int create_student(struct trainer *t, const struct weights *weights, struct error *err)
+{
+    bool dry = t->device->kind == DEVICE_DRY;
+    struct tower_options options = student_options(t);
+    int code = adapters_options(t->config, &t->student_shape, &options.lora, err);
+    options.lora.resident = options.weight_buffers > 0;
+    if (!code) code = tower_create(&t->student, t->device, &t->student_shape, &options, err);
+    if (!code && t->config->model_s.place == TOWER_PLACE_STREAMED)
+        code = weight_stream_open(&t->student_stream, t->student, trainer_scratch_directory(t), err);
+    if (!code) list_saved(t);
+    for (int i = 0; !code && i < t->student->parameter_count; i++) {
+        struct parameter *p = &t->student->parameters[i];
+        p->owned = p->hidden && p->trained && RULE_HAS(t->config->optim.name, WITH_MATRICES);
+    }
+    if (!code && t->dp) code = dp_partition(t, err);
+    if (!code && !t->evaluates) code = create_optimizer(t, err);
+    if (!code && weights) {
+        code = model_shape_fits(&t->student_shape, options.target, weights, err);
+        if (code && err && !err->file[0]) error_at(err, t->config->model_s.weight, 0, 0);
+    }
+    if (code || dry) return code;
+    code = tower_init_random(t->student, (uint64_t)t->config->train.seed, weights != NULL, trainer_set_values,
+                             t, err);
+    if (!code && weights) {
+        const char *path = t->config->model_s.weight;
+        content_set_model(&t->student_content, &t->student_shape);
+        code = tower_load(t->student, weights, load_student_values, t, err);
+        if (code && err && !err->file[0]) error_at(err, path, 0, 0);
+        if (!code) code = content_compare_ranks(&t->ranks, "student", path, &t->student_content, err);
+    }
+    if (!code && t->config->lora.adapter[0]) code = load_adapters(t, err);
+    return code ? code : dp_gather_weights(t, err);
+}
+
+static int check_combination(const struct trainer *t, struct error *err)
+{
+    const struct config *c = t->config;
+    if (c->train.save_activations == TRAIN_SAVE_ACTIVATIONS_8BIT &&
+        c->train.recompute == TRAIN_RECOMPUTE_BLOCK)
+        return error_set(err, EXIT_CONFIG, "one of the two: train.recompute: block needs less memory",
+                         "train.save_activations 8bit has no use with train.recompute block, which keeps the "
+                         "activations of one block alone");
+    int groups;
+    bool end;
+    if (!config_frozen(c, t->student_shape.depth, &groups, &end))
+        return error_set(err, EXIT_CONFIG, "none, embed, a number of blocks, or all_but_head",
+                         "%s is %s, but the model has %lld blocks", config_key_here(c, "model_s.freeze"),
+                         c->model_s.freeze, (long long)t->student_shape.depth);
+    if (end && !head_width(t) && t->student_shape.classes <= 0)
+        return error_set(err, EXIT_CONFIG, "loss.head: linear",
+                         "%s is all_but_head, but the student has no head",
+                         config_key_here(c, "model_s.freeze"));
+    if (t->dp && c->model_s.place == TOWER_PLACE_STREAMED)
+        return error_set(err, EXIT_CONFIG, "dist.shard: parameters, and model_s.place: resident",
+                         "model_s.place streamed is for one rank without train.global_batch");
+    if (!t->dp && t->release && t->micro < t->batch && c->optim.clip_grad_norm > 0 &&
+        c->optim.clip_mode == OPTIM_CLIP_MODE_BLOCK)
+        return error_set(err, EXIT_CONFIG, "optim.clip_mode: exact",
+                         "optim.clip_mode block has no use when released gradients are accumulated "
+                         "(train.micro_batch %lld of %lld): exact costs nothing",
+                         (long long)t->micro, (long long)t->batch);
+    return 0;
+}
+
+size_t trainer_input_bytes(const struct trainer *t, int64_t count)
+{
+    return t->student_at ? t->chunk_bytes : model_shape_input_bytes(&t->student_shape, count);
+}
+
+const void *trainer_student_input(const struct trainer *t) { return (const char *)t->input + t->student_at; }
+
+/* Allocates t->labels: of images three arrays, of tokens four; their order is for backward alone. An encoder
+ * has one more. */
+static int create_labels(struct trainer *t, struct error *err)
+{
+    bool order = t->objective->tokens && !t->evaluates;
+    t->values_each = t->objective->tokens ? t->student->tokens : 1;
+    t->labels_each = t->objective->classes ? 1 : t->values_each;
+    t->label_arrays = 3 + order + t->student->picks;
+    size_t count = (size_t)(t->micro * t->values_each), arrays = (size_t)(t->slots * t->label_arrays);
+    if (t->student->picks) t->host_picked = xcalloc(2 * count, sizeof *t->host_picked);
+    if (order) t->host_order = xcalloc(2 * count, sizeof *t->host_order);
+    t->labels = allocate(t, MEMORY_DATA, arrays * count * sizeof *t->labels, "labels", err);
+    return t->labels ? 0 : err->code;
+}
+
+static int create_buffers(struct trainer *t, struct error *err)
+{
+    size_t slots = (size_t)t->slots,
+           outs = slots * (size_t)(t->micro * t->student->out_rows * t->student->out_width) * sizeof(float);
+    size_t scratch = t->student->scratch_bytes, input;
+    const struct device_streams *streams = t->device->streams;
+    if (t->teacher && t->teacher->scratch_bytes > scratch) scratch = t->teacher->scratch_bytes;
+    struct data_options images = {
+        .micro = t->micro, .image_size = t->teacher_shape.image, .student_size = t->student_shape.image};
+    if (t->teacher && preprocess_two(t->config)) {
+        t->student_at = (size_t)data_student_at(&images) * sizeof(float);
+        t->chunk_bytes = (size_t)data_chunk(&images) * sizeof(float);
+    }
+    input = slots * trainer_input_bytes(t, t->micro);
+    t->more_labels = xcalloc(slots, sizeof *t->more_labels);
+    device_free(t->device, t->scratch); /* of the cached teacher */
+    device_free(t->device, t->input);
+    t->scratch = t->input = NULL;
+    if (!(t->scratch = allocate(t, MEMORY_WORKSPACE, scratch, "scratch of the towers", err))) goto fail;
+    if (!(t->input = allocate(t, MEMORY_DATA, input, "images", err))) goto fail;
+    if (streams->overlap && !t->evaluates && t->slots == 1) {
+        if (!(t->next_input = allocate(t, MEMORY_DATA, input, "images of the next step", err)) ||
+            streams->create(t->device, &t->copies, err) || streams->event_create(t->device, &t->taken, err) ||
+            streams->event_create(t->device, &t->arrived, err))
+            goto fail;
+    }
+    bool gradient = !t->evaluates && t->student->out;
+    if (gradient && !(t->dout = allocate(t, MEMORY_WORKSPACE, outs, "gradient of the output", err)))
+        goto fail;
+    if (t->objective->labels && create_labels(t, err)) goto fail;
+    if (t->config->model_s.drop_path > 0 && !t->evaluates) {
+        size_t factors = 2 * (size_t)(t->student_shape.depth * t->micro);
+        if (!(t->keep =
+                  allocate(t, MEMORY_DATA, slots * factors * sizeof *t->keep, "factors of drop path", err)))
+            goto fail;
+        t->host_keep = xcalloc(factors, sizeof *t->host_keep);
+    }
+    bool copied = t->teacher && slots > 1 && !step_teacher_by_groups(t);
+    if (t->objective->teacher && (!t->teacher || copied) &&
+        !(t->target = allocate(t, MEMORY_WORKSPACE, outs, "targets", err)))
+        goto fail;
+    if (!(t->sums = allocate(t, MEMORY_WORKSPACE, step_sums_bytes(t), "loss", err))) goto fail;
+    if (!(t->host_sums = streams->host_allocate(t->device, step_sums_bytes(t)))) {
+        error_set(err, EXIT_HOST_MEMORY, NULL, "no memory for %zu bytes of losses", step_sums_bytes(t));
+        goto fail;
+    }
+    memset(t->host_sums, 0, step_sums_bytes(t));
+    if (t->config->train.eval == TRAIN_EVAL_KNN &&
+        knn_create(&t->knn, t->device,
+                   tower_owns(t->student, t->student->group_count - 1) ? t->config->train.knn_bank : 0,
+                   model_shape_pooled(&t->student_shape), t->micro, err))
+        goto fail;
+    if (t->objective->teacher)
+        t->host_target = xcalloc((size_t)(t->micro * t->student->out_width), sizeof *t->host_target);
+    if (t->dp && dp_buffers(t, err)) goto fail;
+    if (t->stages) pipeline_create(t);
+    tower_bind_scratch(t->student, t->scratch);
+    if (t->teacher) tower_bind_scratch(t->teacher, t->scratch);
+    return 0;
+fail: /* trainer_close frees the buffers */
+    return err->code;
+}
+
+enum { CACHE_WINDOW = 1 << 18 }; /* least bytes of the teacher's outputs that a rank sends at once */
+
+static void close_teacher(struct trainer *t)
+{
+    weight_stream_close(t->teacher_stream);
+    tower_close(t->teacher);
+    t->teacher_stream = NULL;
+    t->teacher = NULL;
+}
+
+/* Computes the teacher's outputs and frees the teacher. */
+static int cache_outputs(struct trainer *t, fill_cache cache, void *context, struct error *err)
+{
+    t->scratch = allocate(t, MEMORY_WORKSPACE, t->teacher->scratch_bytes, "scratch of the towers", err);
+    if (t->scratch)
+        t->input =
+            allocate(t, MEMORY_DATA, model_shape_input_bytes(&t->teacher_shape, t->micro), "images", err);
+    if (!t->input) return err->code;
+    tower_bind_scratch(t->teacher, t->scratch);
+    int64_t rows = t->micro * t->teacher->out_rows * t->teacher->out_width * (int64_t)sizeof(float);
+    int code = comm_reserve(&t->ranks, rows < CACHE_WINDOW ? CACHE_WINDOW : rows, err);
+    if (code) return code;
+    if (cache) code = cache(context, t, err);
+    else
+        code = tower_forward_bound(t->teacher, &(struct batch){.input = t->input, .count = t->micro},
+                                   err); /* a plan */
+    if (!code) code = device_check(t->device, err);
+    close_teacher(t);
+    return code;
+}
+
+static struct distill_options loss_options(const struct config *c)
+{
+    static const enum loss_kind kinds[] = {
+        [LOSS_TYPE_MSE] = LOSS_MSE, [LOSS_TYPE_COSINE] = LOSS_COSINE, [LOSS_TYPE_SMOOTH_L1] = LOSS_SMOOTH_L1};
+    return (struct distill_options){kinds[c->loss.type], c->loss.normalize == 1,
+                                    c->loss.reduction == LOSS_REDUCTION_SUM_DIM};
+}
+
+/* Connects the ranks before anything that takes long, so that a missing rank is reported at once. */
+static int connect_ranks(struct trainer *t, const struct comm_options *ranks, struct error *err)
+{
+    static const struct comm_options alone = {.size = 1, .shared = -1};
+    struct comm_options stages = {.size = (int)t->config->dist.pipeline, .shared = -1};
+    bool planned = t->device->kind == DEVICE_DRY && !t->evaluates && stages.size > 1;
+    if (!ranks) ranks = planned ? &stages : &alone;
+    if (ranks->size == 1 && (t->evaluates || t->device->host_memory || !dp_enabled(t->config, 1))) {
+        comm_self(&t->ranks, t->device);
+        return 0;
+    }
+    if (t->device->kind == DEVICE_DRY) return comm_dry(&t->ranks, ranks->rank, ranks->size, t->device, err);
+    static const enum comm_kind kinds[] = {[DIST_BACKEND_AUTO] = COMM_AUTO,
+                                           [DIST_BACKEND_LOCAL] = COMM_LOCAL,
+                                           [DIST_BACKEND_MPI] = COMM_MPI,
+                                           [DIST_BACKEND_NCCL] = COMM_NCCL};
+    struct comm_options o = *ranks;
+    o.library = t->config->dist.reduce == DIST_REDUCE_LIBRARY;
+    if (o.kind == COMM_AUTO) o.kind = kinds[t->config->dist.backend];
+    return comm_open(&t->ranks, &o, t->device, err);
+}
+
+/* Sets the images per step of this rank and of all ranks, the micro-batch and the number of passes. */
+static int plan_step(struct trainer *t, struct error *err)
+{
+    const struct config *c = t->config;
+    if (t->evaluates) {
+        t->batch = t->images = t->micro =
+            c->train.micro_batch > 0 ? c->train.micro_batch : c->train.batch_size;
+        return 0;
+    }
+    if (dp_enabled(c, t->ranks.size)) return dp_plan(t, err);
+    t->batch = t->images = c->train.batch_size;
+    t->micro = config_accumulates(c) ? c->train.micro_batch : t->batch;
+    t->twice =
+        t->release && t->micro == t->batch && config_clips(c) && c->optim.clip_mode == OPTIM_CLIP_MODE_EXACT;
+    return 0;
+}
+
+/* Counts the operations of a step per image: forward, and backward of the blocks that are trained. */
+static void count_flops(struct trainer *t)
+{
+    const struct tower *s = t->student;
+    const struct model_shape *g = &t->student_shape;
+    double passes = s->options.lora.rank ? 1 : 2; /* of a backward pass, in those of a forward pass */
+    double head = 2.0 * (double)(g->out * s->options.target * s->out_rows),
+           share = t->evaluates    ? 0
+                   : s->lowest > 0 ? (double)(g->depth + 1 - s->lowest) / (double)g->depth
+                                   : 1,
+           forward = model_shape_forward_flops(g) + head,
+           flops = (1 + share * (t->twice ? 2 : 1) * passes) * forward;
+    flops += share * model_shape_recompute_flops(g, tower_recomputed_blocks(s));
+    if (!t->evaluates)
+        flops += tower_repeated_logits(s) * 2.0 * (double)(s->out_rows * g->width * g->vocabulary);
+    if (s->options.saved == SAVED_8BIT) flops += share * (t->twice ? 2 : 1) * model_shape_attention_flops(g);
+    t->student_flops = flops;
+    t->model_flops =
+        (1 + passes * share) * forward + (t->teacher ? model_shape_forward_flops(&t->teacher_shape) : 0);
+}
+
+static int create(struct trainer **trainer, struct config *config, struct device *device, bool random,
+                  bool evaluates, const struct comm_options *ranks, fill_cache cache, void *context,
+                  struct error *err)
+{
+    struct error local;
+    if (!err) err = &local;
+    struct weights *teacher_weights = NULL, *student_weights = NULL;
+    struct trainer *t = xcalloc(1, sizeof *t);
+    *trainer = NULL;
+    t->config = config;
+    t->objective = objective_of(config);
+    t->device = device;
+    t->evaluates = evaluates;
+    int code = connect_ranks(t, ranks, err);
+    if (!code)
+        code = experiment_shapes(config, random, &t->teacher_shape, &t->student_shape, &teacher_weights,
+                                 &student_weights, err);
+    if (code) goto fail;
+    t->release = !evaluates && config->optim.gradients == OPTIM_GRADIENTS_RELEASE;
+    if ((code = pipeline_open(t, err)) != 0) goto fail;
+    if ((code = plan_step(t, err)) != 0 || (code = breadth_plan(t, err)) != 0) goto fail;
+    t->loss = loss_options(config);
+    if ((code = check_combination(t, err)) != 0) goto fail;
+    if (t->objective->teacher && (code = create_teacher(t, teacher_weights, err)) != 0) goto fail;
+    if (config->train.cache_teacher && !evaluates && (code = cache_outputs(t, cache, context, err)) != 0)
+        goto fail;
+    if ((code = create_student(t, student_weights, err)) != 0) goto fail;
+    count_flops(t);
+    if ((code = create_buffers(t, err)) != 0 || (code = trainer_reserve_points(t, err)) != 0) goto fail;
+    weights_close(teacher_weights);
+    weights_close(student_weights);
+    *trainer = t;
+    return 0;
+fail:
+    weights_close(teacher_weights);
+    weights_close(student_weights);
+    if (code != EXIT_STOPPED) comm_fail(&t->ranks, code, err);
+    trainer_close(t);
+    return code;
+}
+
+int trainer_create_distributed(struct trainer **trainer, struct config *config, struct device *device,
+                               bool random, const struct comm_options *ranks, fill_cache cache, void *context,
+                               struct error *err)
+{
+    return create(trainer, config, device, random, false, ranks, cache, context, err);
+}
+
+int trainer_create(struct trainer **trainer, struct config *config, struct device *device, bool random,
+                   fill_cache cache, void *context, struct error *err)
+{
+    return create(trainer, config, device, random, false, NULL, cache, context, err);
+}
+
+int trainer_create_evaluation(struct trainer **trainer, struct config *config, struct device *device,
+                              bool random, struct error *err)
+{
+    return create(trainer, config, device, random, true, NULL, NULL, NULL, err);
+}
+
+void trainer_close(struct trainer *t)
+{
+    if (!t) return;
+    t->device->streams->destroy(t->device, t->copies); /* waits for prefetches that were not used */
+    t->device->streams->event_destroy(t->device, t->taken);
+    t->device->streams->event_destroy(t->device, t->arrived);
+    dp_close(t);
+    meopt_destroy(t->opt);
+    weight_stream_close(t->student_stream);
+    tower_close(t->student);
+    close_teacher(t);
+    if (t->slot) step_select(t, 0);
+    device_free(t->device, t->scratch);
+    device_free(t->device, t->input);
+    device_free(t->device, t->next_input);
+    device_free(t->device, t->target);
+    device_free(t->device, t->labels);
+    device_free(t->device, t->keep);
+    knn_close(t->knn);
+    free(t->host_keep);
+    free(t->more_labels);
+    free(t->host_picked);
+    free(t->host_order);
+    device_free(t->device, t->dout);
+    device_free(t->device, t->sums);
+    t->device->streams->host_free(t->device, t->host_sums);
+    free(t->host_target);
+    pipeline_close(t);
+    comm_close(&t->ranks);
+    free(t->cache);
+    free(t->cached);
+    free(t->tensor_of);
+    free(t->parameter_of);
+    free(t->saved);
+    free(t->fallback_weights);
+    free(t->tensors);
+    free(t->gradients);
+    free(t);
+}
