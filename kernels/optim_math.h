@@ -296,10 +296,10 @@ OPTIM_FN struct joint_grid joint_grid_make(uint32_t low, uint32_t range, bool po
 OPTIM_FN bool joint_grid_is_widest(const struct joint_grid *g) { return g->range == 63u; }
 /* Returns whether this update checks if a grid is too wide. */
 OPTIM_FN bool joint_refit_due(uint32_t updates) { return updates % 16 == 0; }
-/* Returns the grid for roots with bits from smallest to largest (ignoring those below JOINT_MIN_ROOT); old:
- * the group's present grid. */
-OPTIM_FN struct joint_grid joint_grid_fit(uint32_t smallest, uint32_t largest, const struct joint_grid *old,
-                                          bool due, bool points)
+/* Sets low end and width of a grid for roots with bits from smallest to largest (ignoring those below
+ * JOINT_MIN_ROOT). Returns false if `old`, the group's present grid, stays. */
+OPTIM_FN bool joint_grid_fit(uint32_t smallest, uint32_t largest, const struct joint_grid *old, bool due,
+                             uint32_t *low, uint32_t *range)
 {
     uint32_t need = largest - smallest;
     if (need > JOINT_MAX_WIDTH) {
@@ -308,12 +308,14 @@ OPTIM_FN struct joint_grid joint_grid_fit(uint32_t smallest, uint32_t largest, c
     }
     if (old->low && smallest >= old->low && largest - old->low <= old->width &&
         (!due || need + need / 4 >= old->width || !old->range))
-        return *old;
-    uint32_t want = need + need / 64 + JOINT_LOW_STEP, bits = bits_of(single_of(want)) + 1198372u, range = 0;
-    if (bits > 146u << 23) range = (bits - (146u << 23)) / 1198373u;
-    if (range > 63u) range = 63u;
-    uint32_t low = (smallest - (joint_grid_width(range) - JOINT_LOW_STEP - need) / 2) & ~(JOINT_LOW_STEP - 1);
-    return joint_grid_make(low < JOINT_MIN_ROOT ? JOINT_MIN_ROOT : low, range, points);
+        return false;
+    uint32_t want = need + need / 64 + JOINT_LOW_STEP, bits = bits_of(single_of(want)) + 1198372u, r = 0;
+    if (bits > 146u << 23) r = (bits - (146u << 23)) / 1198373u;
+    if (r > 63u) r = 63u;
+    uint32_t from = (smallest - (joint_grid_width(r) - JOINT_LOW_STEP - need) / 2) & ~(JOINT_LOW_STEP - 1);
+    *low = from < JOINT_MIN_ROOT ? JOINT_MIN_ROOT : from;
+    *range = r;
+    return true;
 }
 OPTIM_FN struct joint_grid joint_grid_read(uint32_t header, bool points)
 {

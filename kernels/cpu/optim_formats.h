@@ -363,7 +363,8 @@ struct joint_work {
     uint32_t header;
     struct joint_grid grid; /* the grid it is loaded with, then the grid it is stored with */
     int64_t group;
-    bool active; /* it steps, and its values must be stored */
+    uint32_t smallest; /* root of the group, from JOINT_MIN_ROOT on, as joint_fit found it; 0: not called */
+    bool active;       /* it steps, and its values must be stored */
 };
 /* joint_threshold_v and joint_threshold_m of each element of a group */
 struct joint_thresholds {
@@ -387,37 +388,61 @@ OPTIM_FN void joint_thresholds_nearest(struct joint_thresholds *d)
     }
 }
 
-/* Chooses a grid for a group whose grid may no longer fit. Stores a group of zeros at once. */
-static __attribute__((noinline)) void joint_refit(const struct optim_task *t, struct joint_work *w,
-                                                  const struct joint_thresholds *d, word above[VECTORS])
+/* Cache of grids by width: copying a grid is faster than its divisions. */
+struct joint_grids {
+    uint64_t made; /* one bit per width */
+    struct joint_grid grid[64];
+};
+OPTIM_FN void joint_grid_cached(struct joint_grids *grids, uint32_t low, uint32_t range, struct joint_grid *g,
+                                bool points)
+{
+    if (!LIKELY(grids->made >> range & 1u)) {
+        grids->grid[range] = joint_grid_make(0, range, points);
+        grids->made |= (uint64_t)1 << range;
+    }
+    *g = grids->grid[range];
+    g->low = low;
+    g->base = single_of(low) - g->step;
+}
+
+/* Chooses the grid of a group whose grid may no longer fit. */
+OPTIM_FN void joint_fit(const struct optim_task *t, struct joint_work *w, struct joint_grids *grids)
 {
     word most = as_word(w->root[0]), least = most - word_all(JOINT_MIN_ROOT);
     for (int i = 1; i < VECTORS; i++) {
         most = word_max(most, as_word(w->root[i]));
         least = word_min(least, as_word(w->root[i]) - word_all(JOINT_MIN_ROOT));
     }
-    uint32_t largest = word_largest(most), smallest = ~word_largest(~least) + JOINT_MIN_ROOT;
+    uint32_t largest = word_largest(most);
     bool points = RULE_HAS(t->rule, WITH_POINTS);
+    w->smallest = ~word_largest(~least) + JOINT_MIN_ROOT;
     if (largest < JOINT_MIN_ROOT && points) { /* m lasts without any gradient */
         for (int i = 0; i < VECTORS; i++) w->root[i] = as_real(word_all(JOINT_MIN_ROOT));
-        smallest = largest = JOINT_MIN_ROOT;
+        w->smallest = largest = JOINT_MIN_ROOT;
     }
-    if (largest < JOINT_MIN_ROOT) {
+    uint32_t low, range;
+    if (largest < JOINT_MIN_ROOT) w->grid.low = 0;
+    else if (joint_grid_fit(w->smallest, largest, &w->grid, joint_refit_due(t->updates), &low, &range))
+        joint_grid_cached(grids, low, range, &w->grid, points);
+}
+/* Takes the roots and ratios as they are read from the group's new grid. Stores a group of zeros at once. */
+static __attribute__((noinline)) void joint_refit(const struct optim_task *t, struct joint_work *w,
+                                                  const struct joint_thresholds *d, word above[VECTORS])
+{
+    if (!w->grid.low) {
         memset(t->scales + w->group * JOINT_HEADER, 0, JOINT_HEADER);
         memset((uint16_t *)t->m + w->group * OPTIM_GROUP, 0, 2 * OPTIM_GROUP);
         w->active = false;
         return;
     }
-    w->grid = joint_grid_fit(smallest, largest, &w->grid, joint_refit_due(t->updates), points);
-    for (int i = 0; i < VECTORS; i++) {
-        above[i] = joint_bits_above_low(as_word(w->root[i]), d->v[i], &w->grid);
-        if (!points) w->m[i] = joint_ratio_stored(w->m[i], w->root[i], &w->grid);
-    }
+    for (int i = 0; i < VECTORS; i++) above[i] = joint_bits_above_low(as_word(w->root[i]), d->v[i], &w->grid);
+    if (w->smallest < w->grid.low && !RULE_HAS(t->rule, WITH_POINTS))
+        for (int i = 0; i < VECTORS; i++) w->m[i] = joint_ratio_stored(w->m[i], w->root[i], &w->grid);
 }
 /* Computes the codes of v, and the largest |m| / root of each eighth. Adds 1 to *wide_groups if the group is
  * saturated. */
 OPTIM_FN void joint_round(const struct optim_task *t, struct joint_work *w, const struct joint_thresholds *d,
-                          int64_t *wide_groups)
+                          struct joint_grids *grids, int64_t *wide_groups)
 {
     word above[VECTORS], farthest = word_all(0);
     real largest[EIGHTHS];
@@ -425,8 +450,8 @@ OPTIM_FN void joint_round(const struct optim_task *t, struct joint_work *w, cons
         above[i] = as_word(w->root[i]) - word_all(w->grid.low);
         farthest = word_max(farthest, above[i]);
     }
-    if (!LIKELY(w->grid.low && !joint_refit_due(t->updates) &&
-                !word_any_reaches(farthest, w->grid.width + 1))) {
+    if (!LIKELY(!w->smallest && w->grid.low && !word_any_reaches(farthest, w->grid.width + 1))) {
+        if (!w->smallest) joint_fit(t, w, grids);
         joint_refit(t, w, d, above);
         if (!w->active) return;
     }
@@ -492,12 +517,13 @@ OPTIM_FN void store_joint_nearest(const struct optim_task *t, int64_t group, con
     struct joint_work work = {.grid = {.low = 0}, .group = group, .active = true};
     struct joint_thresholds nearest;
     int64_t wide_groups = 0;
+    struct joint_grids grids = {.made = 0};
     joint_thresholds_nearest(&nearest);
     for (int i = 0; i < VECTORS; i++) {
         work.root[i] = as_real(word_max(as_word(root[i]), word_all(JOINT_ZERO_ROOT)));
         work.m[i] = ratios->points ? m[i] : m[i] / work.root[i];
     }
-    joint_round(t, &work, &nearest, &wide_groups);
+    joint_round(t, &work, &nearest, &grids, &wide_groups);
     if (!work.active) return;
     joint_scale(&work, ratios);
     joint_store(t, &work, &nearest);

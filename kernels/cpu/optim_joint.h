@@ -9,23 +9,6 @@
 #ifndef MEOPT_KERNELS_CPU_OPTIM_JOINT_H
 #define MEOPT_KERNELS_CPU_OPTIM_JOINT_H
 
-/* Cache of grids by width: copying a grid is faster than its divisions. */
-struct joint_grids {
-    uint64_t made; /* one bit per width */
-    struct joint_grid grid[64];
-};
-OPTIM_FN void joint_grid_cached(struct joint_grids *grids, uint32_t header, struct joint_grid *g, bool points)
-{
-    uint32_t range = header >> 11 & 63u, low = header & 0x7ffu;
-    if (!LIKELY(grids->made >> range & 1u)) {
-        grids->grid[range] = joint_grid_make(0, range, points);
-        grids->made |= (uint64_t)1 << range;
-    }
-    *g = grids->grid[range];
-    g->low = low ? (low << 19) + JOINT_MIN_LOW : 0;
-    g->base = single_of(g->low) - g->step;
-}
-
 /* 1. The grid. */
 OPTIM_FN void joint_begin(const struct optim_task *t, struct joint_work *w, int64_t group,
                           struct joint_grids *grids)
@@ -34,7 +17,9 @@ OPTIM_FN void joint_begin(const struct optim_task *t, struct joint_work *w, int6
     w->group = group;
     w->active = true;
     bool points = RULE_HAS(t->rule, WITH_POINTS);
-    joint_grid_cached(grids, header, &w->grid, points);
+    uint32_t low = header & 0x7ffu;
+    w->smallest = 0;
+    joint_grid_cached(grids, low ? (low << 19) + JOINT_MIN_LOW : 0, header >> 11 & 63u, &w->grid, points);
     joint_m_scales(w->scale, header, &w->grid, points ? 1 : t->s.beta1, points);
 }
 /* 2. Gradient, m and v. */
@@ -88,7 +73,7 @@ OPTIM_FN void joint_weights(const struct optim_task *t, struct joint_work *w,
     group_write_back(t, w->group, &at);
 }
 
-enum { JOINT_STAGES = 7 };
+enum { JOINT_STAGES = 7, JOINT_EARLY = 2 };
 OPTIM_FN void step_joint(const struct optim_task *t, int64_t begin, int64_t end, struct range_run *r)
 {
     struct joint_work work[JOINT_STAGES], *w[JOINT_STAGES]; /* w[i]: the group of stage i + 1 */
@@ -99,6 +84,8 @@ OPTIM_FN void step_joint(const struct optim_task *t, int64_t begin, int64_t end,
     joint_thresholds(thresholds, t);
     joint_ratios(&ratios, RULE_HAS(t->rule, WITH_POINTS));
     uint64_t of = (uint64_t)t->first_group;
+    /* most grids change: they are chosen a stage before they are used */
+    bool early = !t->norms_only && (joint_refit_due(t->updates) || t->updates <= JOINT_EARLY);
     grids.made = 0;
     for (int i = 0; i < JOINT_STAGES; i++) {
         w[i] = &work[i];
@@ -119,12 +106,14 @@ OPTIM_FN void step_joint(const struct optim_task *t, int64_t begin, int64_t end,
             joint_moments(t, w[1], &padded_group, &r->sums);
         }
         if (LIKELY(w[3]->active)) joint_quotients(t, w[3], VECTORS / 2, VECTORS);
+        if (early && w[3]->active) joint_fit(t, w[3], &grids);
         if (n < end) range_random(t, r, n, begin);
         if (LIKELY(w[4]->active)) joint_weights(t, w[4], &padded_group, range_words(r, n - 4), &r->sums);
         if (LIKELY(n >= begin + 4 && n < end + 4)) range_group_end(t, r, n - 4);
         if (LIKELY(w[2]->active)) joint_roots(w[2], 0, VECTORS / 2);
         if (LIKELY(w[4]->active && !t->norms_only))
-            joint_round(t, w[4], &thresholds[(of + (uint64_t)n - 4) % THRESHOLD_SETS], &r->sums.wide_groups);
+            joint_round(t, w[4], &thresholds[(of + (uint64_t)n - 4) % THRESHOLD_SETS], &grids,
+                        &r->sums.wide_groups);
         if (LIKELY(w[2]->active)) joint_roots(w[2], VECTORS / 2, VECTORS);
         if (!LIKELY(!t->norms_only)) continue;
         if (LIKELY(w[5]->active)) joint_scale(w[5], &ratios);

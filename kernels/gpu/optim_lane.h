@@ -342,7 +342,9 @@ DEVICE bool store_joint(const optim_task *t, int64_t group, const joint_grid *ol
     word smallest = ~octet_max(~least) + JOINT_MIN_ROOT;
     bool points = RULE_HAS(t->rule, WITH_POINTS), none = largest < JOINT_MIN_ROOT, zero = none && !points;
     if (none) smallest = largest = JOINT_MIN_ROOT;
-    joint_grid g = joint_grid_fit(smallest, largest, old, joint_refit_due(t->updates), points);
+    uint32_t low, range;
+    bool other = joint_grid_fit(smallest, largest, old, joint_refit_due(t->updates), &low, &range);
+    joint_grid g = other ? joint_grid_make(low, range, points) : *old;
     uint32_t key = t->key[0] ^ t->key[1],
              first = (uint32_t)((t->first_group + group) % THRESHOLD_SETS) * OPTIM_GROUP;
     real code[LANE_ELEMENTS], scale[2];
