@@ -14,9 +14,10 @@
  *   number of ranks (`first` below), order of tensors, and stopping and resuming do not change them. Muon on
  *   options.device: the same except on another instruction set or card, whose GEMM sums in another order.
  * - Structs grow at their end. A program works with a newer library, and, if it uses nothing newer, with an
- *   older one. Each struct that may grow therefore comes with its size: in its first field, or passed by a
- *   macro of the function's name. A binding without macros (ctypes, Rust) calls NAME_sized and passes the
- *   sizes of its own declarations. Bytes after the fields that the library knows must be 0 on input, and
+ *   older one, from 1.0 on: before it, one release is not promised to work with another. Each struct that
+ *   may grow comes with its size: in its first field, or passed by a macro that leaves out the first
+ *   argument of NAME_sized. A binding without macros (ctypes, Rust) calls NAME_sized and passes the sizes
+ *   of its own declarations. Bytes after the fields that the library knows must be 0 on input, and
  *   are 0 on output. Always call meopt_options_init, and zero a struct meopt_tensor before filling it. These
  *   never change: struct meopt_error, meopt_gradient, meopt_grad_stats, meopt_clip. */
 #ifndef MEOPT_H
@@ -159,9 +160,7 @@ struct meopt_options {
     int threads;                /* 0: OpenMP's default; libmeopt-optim: the cores that meopt_create finds */
     int64_t small_count;        /* tensors with fewer elements stay in fp32; default 4096 */
     int accumulator;            /* enum meopt_state_format of gradient accumulators; -1: none (default) */
-    int reserved_adapt_every;   /* removed: 0, else MEOPT_BAD_ARGUMENT; the other two are ignored */
-    double reserved_adapt_threshold;
-    void (*reserved_report)(void);
+    int reserved[5];            /* 0 */
     /* Allocator of 64-byte aligned blocks; both NULL: the library's own. tensor: its name, for messages. */
     void *(*allocate)(void *context, int kind, size_t bytes, const char *tensor);
     void (*release)(void *context, int kind, void *p, size_t bytes);
@@ -240,7 +239,6 @@ enum meopt_adjust_lr { MEOPT_ADJUST_RMS_MATCH, MEOPT_ADJUST_ORIGINAL, MEOPT_ADJU
 enum meopt_offload { MEOPT_OFFLOAD_NONE, MEOPT_OFFLOAD_FILE, MEOPT_OFFLOAD_HOST };
 
 /* Sets the defaults of a rule with everything in fp32. Call with sizeof *options. */
-int meopt_options_init(struct meopt_options *options, size_t size, int rule);
 int meopt_options_init_sized(size_t tensor_size, struct meopt_options *options, size_t size, int rule);
 #define meopt_options_init(...) meopt_options_init_sized(sizeof(struct meopt_tensor), __VA_ARGS__)
 
@@ -302,8 +300,6 @@ struct meopt_bytes {
 };
 
 /* Computes the bytes that meopt_create would hold, without allocating. */
-int meopt_query(const struct meopt_options *options, const struct meopt_tensor *tensors, size_t count,
-                struct meopt_bytes *bytes, struct meopt_error *err);
 int meopt_query_sized(size_t size, const struct meopt_options *options, const struct meopt_tensor *tensors,
                       size_t count, struct meopt_bytes *bytes, struct meopt_error *err);
 #define meopt_query(...) meopt_query_sized(sizeof(struct meopt_bytes), __VA_ARGS__)
@@ -319,7 +315,7 @@ void meopt_destroy(struct meopt *opt); /* NULL is fine */
 int meopt_add_tensors(struct meopt *opt, const struct meopt_tensor *tensors, size_t count,
                       struct meopt_error *err);
 
-int meopt_held(const struct meopt *opt, struct meopt_bytes *bytes); /* the bytes held now */
+/* the bytes held now */
 int meopt_held_sized(size_t size, const struct meopt *opt, struct meopt_bytes *bytes);
 #define meopt_held(...) meopt_held_sized(sizeof(struct meopt_bytes), __VA_ARGS__)
 
@@ -342,7 +338,6 @@ struct meopt_tensor_info {
     int64_t updates;                          /* steps that this tensor has taken */
     struct meopt_bytes bytes;                 /* last: both structs grow at their end */
 };
-int meopt_info(const struct meopt *opt, size_t tensor, struct meopt_tensor_info *info);
 int meopt_info_sized(size_t size, const struct meopt *opt, size_t tensor, struct meopt_tensor_info *info);
 #define meopt_info(...) meopt_info_sized(sizeof(struct meopt_tensor_info), __VA_ARGS__)
 int64_t meopt_find(const struct meopt *opt, const char *name); /* index of a tensor; -1: there is none */
@@ -375,8 +370,6 @@ int meopt_rebind(struct meopt *opt, size_t tensor, void *weights, void *copy, st
 int meopt_sync(struct meopt *opt, size_t tensor, struct meopt_error *err);
 
 /* Returns the formats and bytes that meopt_create would choose for a tensor. info->name is tensor->name. */
-int meopt_plan_tensor(const struct meopt_options *options, const struct meopt_tensor *tensor,
-                      struct meopt_tensor_info *info, struct meopt_error *err);
 int meopt_plan_tensor_sized(size_t size, const struct meopt_options *options,
                             const struct meopt_tensor *tensor, struct meopt_tensor_info *info,
                             struct meopt_error *err);
@@ -468,7 +461,6 @@ struct meopt_step_stats {
     int64_t bad_groups; /* groups skipped because of NaN or infinity */
     int64_t tensors;    /* tensors stepped */
 };
-int meopt_step_end(struct meopt *opt, struct meopt_step_stats *stats, struct meopt_error *err);
 int meopt_step_end_sized(size_t size, struct meopt *opt, struct meopt_step_stats *stats,
                          struct meopt_error *err);
 #define meopt_step_end(...) meopt_step_end_sized(sizeof(struct meopt_step_stats), __VA_ARGS__)
@@ -479,9 +471,6 @@ int meopt_step_end_sized(size_t size, struct meopt *opt, struct meopt_step_stats
 int64_t meopt_wide_groups(const struct meopt *opt);
 
 /* Steps all tensors: begin, all tensors in one parallel pass, end. data NULL: no gradient for that tensor. */
-int meopt_step(struct meopt *opt, int64_t step, double lr, double scale,
-               const struct meopt_gradient *gradients, struct meopt_step_stats *stats,
-               struct meopt_error *err);
 int meopt_step_sized(size_t size, struct meopt *opt, int64_t step, double lr, double scale,
                      const struct meopt_gradient *gradients, struct meopt_step_stats *stats,
                      struct meopt_error *err);
@@ -538,10 +527,6 @@ int meopt_state_load(struct meopt *opt, size_t tensor, const void *record, size_
 int meopt_state_write(const struct meopt *opt, size_t tensor,
                       int (*write)(void *context, const void *data, size_t bytes), void *context,
                       struct meopt_error *err);
-/* Returns the version of a record; loading converts versions below the current one.
- * 4: current. 3: an 8-bit first moment without a second has one scale per group. 2: joint 16-bit codes of
- * both moments have a different quantizer. 1: separate codes for m and v. 0: not a record. */
-int meopt_state_version(const void *record, size_t bytes);
 
 /* Memory of a tensor's state, which a framework may shard, copy or inspect. Every array consists of groups of
  * 64 elements, from the tensor's first element on; the last group is padded. Bytes per group, by *format:

@@ -71,7 +71,6 @@ struct optim_task {
     int64_t first_element; /* ADAFACTOR: index in the whole tensor of the first element here */
     int64_t first_partial; /* index of the first chunk's result */
     int32_t rule, weight_format, m_format, v_format, gradient_format, accumulator_format;
-    int32_t version;      /* of an older record that holds the 8-bit moments (state.h); else 0 */
     uint32_t updates;     /* of the tensor so far; they rotate the rounding thresholds */
     int32_t norms_only;   /* LAMB, ADAFACTOR, first pass: squares of weight and update; writes nothing */
     int32_t m_range;      /* 8- and 4-bit m with low-bit v: |m| <= 2^m_range * 1.9 * binade of sqrt(v) */

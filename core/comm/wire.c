@@ -241,12 +241,10 @@ void wire_put_bye(struct wire_bytes *to, enum wire_type type, const struct rank_
     struct wire_bytes p = {0};
     put_number(&p, (uint32_t)bye->code, 4);
     put_text(&p, bye->what, sizeof bye->what);
-    if (bye->file[0] || bye->hint[0]) { /* omitted if empty: older programs send and expect that form */
-        put_text(&p, bye->file, sizeof bye->file);
-        put_number(&p, (uint32_t)bye->line, 4);
-        put_number(&p, (uint32_t)bye->column, 4);
-        put_text(&p, bye->hint, sizeof bye->hint);
-    }
+    put_text(&p, bye->file, sizeof bye->file);
+    put_number(&p, (uint32_t)bye->line, 4);
+    put_number(&p, (uint32_t)bye->column, 4);
+    put_text(&p, bye->hint, sizeof bye->hint);
     frame_and_free(to, type, &p);
 }
 
@@ -256,12 +254,10 @@ bool wire_get_bye(const struct wire_message *m, struct rank_bye *bye)
     bye->code = get_int(&c, 0, 255);
     *bye = (struct rank_bye){.code = bye->code};
     get_text(&c, bye->what, sizeof bye->what);
-    if (c.left) {
-        get_text(&c, bye->file, sizeof bye->file);
-        bye->line = get_int(&c, 0, INT32_MAX);
-        bye->column = get_int(&c, 0, INT32_MAX);
-        get_text(&c, bye->hint, sizeof bye->hint);
-    }
+    get_text(&c, bye->file, sizeof bye->file);
+    bye->line = get_int(&c, 0, INT32_MAX);
+    bye->column = get_int(&c, 0, INT32_MAX);
+    get_text(&c, bye->hint, sizeof bye->hint);
     return whole(&c);
 }
 

@@ -527,10 +527,6 @@ int record_read(struct record *r, const char *directory, struct error *err)
     if (!code) code = measure_checkpoint(r, err);
     if (!code) sum_cards(r);
     if (!code) {
-        const char *seed = record_setting(r, "train.seed"), *batch = record_setting(r, "train.batch_size");
-        /* runs of earlier versions, without this in meta.json */
-        if (r->seed < 0 && seed) r->seed = atoll(seed);
-        if (r->step_images < 0 && batch) r->step_images = atoll(batch);
         r->batch = r->step_images > 0 && r->ranks > 1 ? r->step_images / r->ranks : r->step_images;
     } else record_free(r);
     return code;

@@ -50,14 +50,6 @@ struct config_key {
 };
 extern const struct config_key config_keys[]; /* ends with name NULL */
 extern const int config_key_count;
-/* A key of earlier versions. `value` is the one without effect: it is accepted, so that a run of such a
- * version can be resumed. */
-struct config_retired {
-    const char *name, *value; /* NULL: any value is accepted */
-    bool quiet;               /* no warning: every run of those versions has the key */
-    const char *why;
-};
-const struct config_retired *config_key_retired(const char *name); /* NULL: never was a key */
 int config_key_index(const char *name);          /* -1 if there is none; also finds aliases of a key */
 bool config_key_of_model(const char *name);      /* model.KEY, an alias of model_s.KEY */
 const char *config_key_spelling(int key, int i); /* 0: its name, then its aliases; NULL after the last */

@@ -83,10 +83,6 @@ static void suggest(char *hint, size_t size, const char *section, const char *le
     int count = 0, section_count = section_names(sections, storage);
     char full[160];
     snprintf(full, sizeof full, "%s.%.100s", section, leaf);
-    if (config_key_retired(full)) {
-        snprintf(hint, size, _("remove it: %s"), config_key_retired(full)->why);
-        return;
-    }
     size_t n = strlen(section);
     const char *synonym = config_synonym(leaf);
     if (synonym && config_key_index(full) < 0) {
@@ -236,18 +232,6 @@ static void read_merge(struct load *l, const char *section, int node, int *merge
     }
 }
 
-/* Finds a key of earlier versions whose value had no effect, as in their runs; else NULL. */
-static const struct config_retired *harmless(const char *key, const char *value)
-{
-    const struct config_retired *r = config_key_retired(key);
-    return r && value && (!r->value || strcmp(r->value, value) == 0) ? r : NULL;
-}
-
-static const char *removed(const char *key)
-{
-    return config_key_retired(key) ? _(" any more: it was removed") : "";
-}
-
 static void read_section(struct load *l, const char *section, int mapping, int *merges, bool by_merge)
 {
     struct document *d = &l->document;
@@ -269,15 +253,10 @@ static void read_section(struct load *l, const char *section, int mapping, int *
             char full[160], hint[320];
             snprintf(full, sizeof full, "%s.%.100s", section, n->text);
             int key = strlen(n->text) > 100 || n->text_bytes != strlen(n->text) ? -1 : config_key_index(full);
-            const struct node *v = &d->nodes[document_follow(d, n->next)];
-            const struct config_retired *gone =
-                key < 0 ? harmless(full, v->kind == NODE_SCALAR ? v->text : NULL) : NULL;
-            if (gone && !gone->quiet) {
-                problem(l, false, k, "remove it", "%s is no longer a key; %s has no effect", full, v->text);
-            } else if (key < 0 && !gone) {
+            if (key < 0) {
                 suggest(hint, sizeof hint, section, n->text);
-                problem(l, true, k, hint, "%.100s is not a key%s", full, removed(full));
-            } else if (key >= 0) {
+                problem(l, true, k, hint, "%.100s is not a key", full);
+            } else {
                 read_value(l, key, k, n->next, by_merge);
                 l->config->origins[key].of_model |= config_key_of_model(full);
             }
@@ -354,13 +333,12 @@ static void read_override(struct load *l, const char *text)
         return;
     }
     char message[320], hint[320];
-    if (key < 0 && harmless(name, equals + 1)) return;
     if (key < 0) {
         char section[64];
         snprintf(section, sizeof section, "%.*s", (int)strcspn(name, "."), name);
         suggest(hint, sizeof hint, strchr(name, '.') ? section : "",
                 strchr(name, '.') ? strchr(name, '.') + 1 : name);
-        error_set(&e, EXIT_CONFIG, hint, "%.100s is not a key%s", name, removed(name));
+        error_set(&e, EXIT_CONFIG, hint, "%.100s is not a key", name);
         report_problem(l, true, &e);
         return;
     }

@@ -56,19 +56,11 @@ bool config_reads_tokens(const struct config *c)
                                          tower_family(c, &c->model_s) == MODEL_FAMILY_BERT);
 }
 
-/* Defaults of earlier versions, which config.yaml of their runs has. */
-static const struct {
-    const char *key, *value;
-} former_defaults[] = {{"data.documents", "apart"}};
-
 bool config_changed(const struct config *c, const char *name)
 {
     int key = config_key_index(name);
     char *text = config_value_text(c, key);
     bool differs = config_given(c, name) && strcmp(text, config_keys[key].standard) != 0;
-    for (size_t i = 0; i < sizeof former_defaults / sizeof *former_defaults; i++)
-        if (strcmp(name, former_defaults[i].key) == 0 && strcmp(text, former_defaults[i].value) == 0)
-            differs = false;
     free(text);
     return differs;
 }

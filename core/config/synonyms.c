@@ -75,21 +75,3 @@ const char *config_synonym(const char *word)
         }
     return NULL;
 }
-
-/* ---- Keys that were removed ---------------------------------------------------------------------------- */
-
-#define WIDER                                                                                                \
-    "states keep their formats: choose wider ones with optim.preset, optim.state_m and optim.state_v"
-
-static const struct config_retired retired[] = {
-    {"optim.adaptive", "false", true, WIDER},
-    {"optim.adaptive_every", NULL, true, WIDER},
-    {"optim.adaptive_threshold", NULL, true, WIDER},
-};
-
-const struct config_retired *config_key_retired(const char *name)
-{
-    for (size_t i = 0; i < sizeof retired / sizeof *retired; i++)
-        if (strcmp(name, retired[i].name) == 0) return &retired[i];
-    return NULL;
-}

@@ -17,9 +17,11 @@ static int group_given(const struct meopt *opt, size_t tensor, const struct meop
 {
     int status = tensor_named(opt, tensor, group, err);
     if (status ||
-        (group->size >= offsetof(struct meopt_group, dampening) + sizeof(double) && group->size <= 65536))
+        (group->size >= offsetof(struct meopt_group, maximize) + sizeof(int) && group->size <= 65536))
         return status;
-    return optim_fail(err, MEOPT_BAD_ARGUMENT, "a group of size %zu: set size first", group->size);
+    return optim_fail(err, MEOPT_BAD_ARGUMENT,
+                      "a group of %zu bytes, expected %zu: set its field size to sizeof(struct meopt_group)",
+                      group->size, sizeof *group);
 }
 
 const char *meopt_version(void) { return MEOPT_VERSION; }
@@ -53,7 +55,6 @@ int meopt_set_group(struct meopt *opt, size_t tensor, const struct meopt_group *
     if (!status) status = optim_between_steps(opt, err);
     if (status) return status;
     struct tensor changed = opt->tensors[tensor];
-    if (!changed.grouped) changed.group.maximize = opt->options.maximize; /* older headers have none */
     changed.lr_scale = group->lr_scale;
     changed.decay = true;
     changed.grouped = true;

@@ -112,9 +112,13 @@ int meopt_state_format_from_name(const char *name)
     return index_of(state_names, MEOPT_STATE_FORMAT_COUNT, name);
 }
 
+/* The fields of the oldest header whose programs this library runs. */
+#define UP_TO(type, last) (offsetof(struct type, last) + sizeof((struct type){0}.last))
+enum { OPTIONS_LEAST = UP_TO(meopt_options, torch_form), TENSOR_LEAST = UP_TO(meopt_tensor, rows) };
+
 int meopt_options_init_sized(size_t tensor_size, struct meopt_options *options, size_t size, int rule)
 {
-    if (!options || size < offsetof(struct meopt_options, seed) || !meopt_rule_name(rule))
+    if (!options || size < OPTIONS_LEAST || tensor_size < TENSOR_LEAST || !meopt_rule_name(rule))
         return MEOPT_BAD_ARGUMENT;
     struct meopt_options o = {
         .size = size,
@@ -165,18 +169,23 @@ static int out_of_range(struct meopt_error *err, const char *name, double value,
 int options_read(struct meopt_options *to, const struct meopt_options *from, struct meopt_error *err)
 {
     if (!from) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no options given");
-    if (from->size < offsetof(struct meopt_options, seed) || from->size > 65536)
-        return optim_fail(err, MEOPT_BAD_ARGUMENT, "options are of size %zu: call meopt_options_init first",
-                          from->size);
+    if (from->size < OPTIONS_LEAST || from->size > 65536)
+        return optim_fail(err, MEOPT_BAD_ARGUMENT,
+                          "options of %zu bytes, expected %zu: call meopt_options_init, with the meopt.h of "
+                          "this library",
+                          from->size, sizeof *to);
     meopt_options_init(to, sizeof *to, 0);
     if (!struct_copy_in(to, sizeof *to, from, from->size))
         return optim_fail(
             err, MEOPT_BAD_ARGUMENT,
             "the options have a field that this library does not know: it is older than the header");
     to->size = sizeof *to;
-    if (to->tensor_size < offsetof(struct meopt_tensor, flags) || to->tensor_size > 65536)
-        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor_size is %zu: call meopt_options_init first",
-                          to->tensor_size);
+    if (to->tensor_size < TENSOR_LEAST || to->tensor_size > 65536)
+        return optim_fail(
+            err, MEOPT_BAD_ARGUMENT,
+            "tensor_size is %zu, expected %zu: call meopt_options_init, with the meopt.h of this "
+            "library",
+            to->tensor_size, sizeof(struct meopt_tensor));
     if (to->combine && !to->reduce)
         return optim_fail(err, MEOPT_BAD_ARGUMENT,
                           "options.combine without options.reduce: see core/meopt.h");
@@ -286,11 +295,6 @@ int options_check(const struct meopt_options *o, struct meopt_error *err)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "offloading to a file requires offload_dir");
     int status = rule_options_check(o, err);
     if (status) return status;
-    if (o->reserved_adapt_every)
-        return optim_fail(err, MEOPT_BAD_ARGUMENT,
-                          "adapt_every is %d, expected 0: formats that widen during a run were removed; "
-                          "choose wider ones, as of meopt_options_preset \"quality\"",
-                          o->reserved_adapt_every);
     if ((RULE_HAS(o->rule, WITH_V) || RULE_HAS(o->rule, WITH_MATRICES)) && !RULE_HAS(o->rule, WITH_POINTS) &&
         OPTIM_LOW_BIT(o->second_moment) && o->beta1 * o->beta1 >= o->beta2)
         return optim_fail(err, MEOPT_BAD_ARGUMENT,

@@ -8,6 +8,7 @@
 #include "core/optim/offload.h"
 #include "core/optim/state.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +30,8 @@ static struct record record_of(const struct meopt *opt, const struct tensor *t)
 {
     const struct layout *l = &t->layout;
     struct record r = {.m = l->m, .v = l->v, .ndim = t->ndim, .first = t->first, .updates = t->updates};
-    memcpy(r.magic, OPTIM_JOINT(l->m, l->v) ? RECORD_V3 : l->v == STATE_NONE ? RECORD_V4 : RECORD_V1, 8);
+    memcpy(r.magic, RECORD_MAGIC, sizeof RECORD_MAGIC - 1);
+    r.magic[7] = (char)('0' + record_version(l->m, l->v));
     r.m_range = l->m == STATE_4BIT ? opt->m_range4 : opt->m_range8;
     memcpy(r.shape, t->shape, sizeof r.shape);
     r.flags = record_flags_of(&r, l->count) + (l->average ? RECORD_AVERAGE : 0) +
@@ -207,10 +209,28 @@ int meopt_state_save(const struct meopt *opt, size_t tensor, void *record, size_
     return meopt_state_write(opt, tensor, append, &at, err);
 }
 
-int meopt_state_version(const void *record, size_t bytes)
+int record_read_header(struct record *r, const void *record, size_t bytes, const char *name,
+                       struct meopt_error *err)
 {
-    struct record r;
-    return record_read(&r, record, bytes) ? record_version(&r) : 0;
+    size_t least = offsetof(struct record, weight_sum);
+    memset(r, 0, sizeof *r);
+    if (!record || bytes < least + sizeof(uint32_t))
+        return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: %zu bytes are too few", name, bytes);
+    memcpy(r, record, least);
+    int version = r->magic[7] - '0', expected = record_version(r->m, r->v);
+    if (memcmp(r->magic, RECORD_MAGIC, sizeof RECORD_MAGIC - 1) != 0 || version < 1 || version > 9)
+        return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: not a record of libmeopt", name);
+    if (version != expected)
+        return optim_fail(err, MEOPT_BAD_STATE,
+                          "state of %.100s: its record has version %d, expected %d: load it with the release "
+                          "of meopt that wrote it",
+                          name, version, expected);
+    if (r->header_bytes == record_header_bytes(r) && bytes >= r->header_bytes + sizeof(uint32_t)) {
+        memcpy(r, record, r->header_bytes);
+        if (r->weight_sum >= 0 && r->weight_sum <= DBL_MAX && r->lr_max >= 0 && r->lr_max <= DBL_MAX)
+            return MEOPT_OK;
+    }
+    return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: its header is damaged", name);
 }
 
 /* Returns a task whose state is the payload of a checked record. */
@@ -221,7 +241,6 @@ static struct optim_task record_task(const struct meopt *opt, const struct tenso
     task.m_format = r->m;
     task.v_format = r->v;
     task.m_range = r->m_range;
-    task.version = record_version(r) < RECORD_CURRENT ? record_version(r) : 0;
     task.m = (void *)(uintptr_t)payload;
     task.v = (void *)(uintptr_t)(payload + r->m_bytes);
     task.scales = (uint8_t *)(uintptr_t)(payload + r->m_bytes + r->v_bytes);
@@ -266,10 +285,12 @@ static int values_store(void *context, int64_t group, int64_t count, const float
     return 0;
 }
 
-int64_t state_scales_wrong(int m, int v, int version, const uint8_t *scales, int64_t groups)
+/* Checks scales of `groups` groups, or headers of joint codes and ranges. Returns `groups` if all are valid,
+ * else the first invalid one. */
+static int64_t scales_wrong(int m, int v, const uint8_t *scales, int64_t groups)
 {
-    bool current = version == RECORD_CURRENT, joint = OPTIM_JOINT(m, v) && version != 1;
-    if (OPTIM_M_GRID(m, v) && current) return groups; /* every header is valid */
+    bool joint = OPTIM_JOINT(m, v);
+    if (OPTIM_M_GRID(m, v)) return groups; /* every header is valid */
     size_t each = joint ? sizeof(uint32_t) : OPTIM_LOW_BIT(m) || OPTIM_LOW_BIT(v) ? 1 : 0;
     for (int64_t group = 0; each && group < groups; group++) {
         uint32_t header = scales[group * (int64_t)each];
@@ -322,11 +343,8 @@ static int record_check(const struct meopt *opt, const struct tensor *t, const v
 {
     const char *name = t->name;
     const struct layout *l = &t->layout;
-    if (!record || bytes < offsetof(struct record, weight_sum) + 4)
-        return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: %zu bytes are too few", name, bytes);
-    if (!record_read(r, record, bytes))
-        return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: not a state of this version of libmeopt",
-                          name);
+    int status = record_read_header(r, record, bytes, name, err);
+    if (status) return status;
     if (!(r->m == STATE_NONE || meopt_state_format_name(r->m)) ||
         !(r->v == STATE_NONE || meopt_state_format_name(r->v)) || r->m_range < 0 || r->m_range > 20 ||
         r->updates < 0 || !record_flags_valid(r))
@@ -343,13 +361,11 @@ static int record_check(const struct meopt *opt, const struct tensor *t, const v
     size_t each[RECORD_ARRAYS], groups = (size_t)l->groups;
     record_group_bytes(r, each);
     if (r->m_bytes != groups * each[0] || r->v_bytes != groups * each[1] ||
-        r->scale_bytes != groups * each[2] || !record_fits(r, bytes))
+        r->scale_bytes != groups * each[2] || bytes != record_bytes(r))
         return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: %zu bytes do not fit its header", name,
                           bytes);
-    int64_t count = record_count(r, l->groups), rest = t->whole - t->first;
-    bool counted = r->flags / RECORD_PADDING, to_end = t->whole && count >= rest && record_grouped(r);
-    if (!counted && to_end) count = rest;
-    if ((counted || to_end) && count != l->count)
+    int64_t count = record_count(r, l->groups);
+    if (record_grouped(r) && count != l->count)
         return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: expected %lld elements, found %lld", name,
                           (long long)l->count, (long long)count);
     uint32_t crc;
@@ -358,8 +374,7 @@ static int record_check(const struct meopt *opt, const struct tensor *t, const v
         return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: checksum does not match", name);
     const char *payload = (const char *)record + r->header_bytes;
     struct optim_task from = record_task(opt, t, r, payload);
-    int64_t wrong =
-        state_scales_wrong(r->m, r->v, record_version(r), from.scales, r->scale_bytes ? l->groups : 0);
+    int64_t wrong = scales_wrong(r->m, r->v, from.scales, r->scale_bytes ? l->groups : 0);
     if (r->scale_bytes && wrong < l->groups)
         return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: the scale of group %lld is impossible",
                           name, (long long)wrong);
@@ -395,8 +410,7 @@ static int record_apply(struct meopt *opt, struct tensor *t, const struct record
     if (l->factor_bytes)
         memcpy(host.factors, trained + record_array_bytes(r, TRAINED), record_factor_bytes(r));
     if (!l->state_bytes) return tensor_release(opt, t, &host, true, err);
-    if (r->m == l->m && r->v == l->v && record_version(r) == RECORD_CURRENT &&
-        (r->m_range == range || !relative)) {
+    if (r->m == l->m && r->v == l->v && (r->m_range == range || !relative)) {
         memcpy(host.state, payload, r->m_bytes);
         memcpy(host.state + l->v_at, payload + r->m_bytes, r->v_bytes);
         memcpy(host.state + l->scales_at, payload + r->m_bytes + r->v_bytes, r->scale_bytes);
@@ -510,7 +524,8 @@ static int stream_read(struct meopt *opt, const char *data, size_t bytes, bool a
         return optim_fail(err, MEOPT_BAD_STATE, "a saved state of %zu bytes is truncated", bytes);
     memcpy(&stream, data, sizeof stream);
     if (memcmp(stream.magic, STREAM_MAGIC, 8) != 0)
-        return optim_fail(err, MEOPT_BAD_STATE, "not a saved state of this version of libmeopt");
+        return optim_fail(err, MEOPT_BAD_STATE, "not a saved state of libmeopt: it does not begin with %s",
+                          STREAM_MAGIC);
     if (stream.count != opt->count)
         return optim_fail(err, MEOPT_BAD_STATE, "the saved state has %llu tensors, the optimizer %zu",
                           (unsigned long long)stream.count, opt->count);

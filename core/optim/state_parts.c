@@ -18,18 +18,16 @@ struct open_record {
 static int record_open(struct open_record *o, const void *record, size_t bytes, struct meopt_error *err)
 {
     uint32_t crc;
-    if (!record || bytes < offsetof(struct record, weight_sum) + 4)
-        return optim_fail(err, MEOPT_BAD_STATE, "a state of %zu bytes is too short", bytes);
-    if (!record_read(&o->r, record, bytes))
-        return optim_fail(err, MEOPT_BAD_STATE, "not a state of this version of libmeopt");
+    int status = record_read_header(&o->r, record, bytes, "a tensor", err);
+    if (status) return status;
     memcpy(&crc, (const char *)record + bytes - 4, 4);
     const struct record *r = &o->r;
     size_t left = bytes - r->header_bytes - 4;
     if (r->m < STATE_NONE || r->m > STATE_4BIT || r->v < STATE_NONE || r->v > STATE_4BIT || r->ndim < 0 ||
         r->ndim > 8 || r->first < 0 || r->first >> 50 || !record_flags_valid(r) || r->m_bytes > left ||
         r->v_bytes > left - r->m_bytes || r->scale_bytes > left - r->m_bytes - r->v_bytes ||
-        !record_fits(r, bytes))
-        return optim_fail(err, MEOPT_BAD_STATE, "not a state of this version of libmeopt");
+        bytes != record_bytes(r))
+        return optim_fail(err, MEOPT_BAD_STATE, "a state's header is damaged");
     if (crc != crc32c(0, record, bytes - 4))
         return optim_fail(err, MEOPT_BAD_STATE, "a state's checksum does not match");
     o->bytes[0] = (size_t)r->m_bytes;
@@ -57,7 +55,6 @@ static int record_begin(struct record *r, int64_t first, int64_t elements, void 
     r->m_bytes = (uint64_t)groups * each[0];
     r->v_bytes = (uint64_t)groups * each[1];
     r->scale_bytes = (uint64_t)groups * each[2];
-    r->flags &= RECORD_PROMOTED | RECORD_AVERAGE | RECORD_POINTS | RECORD_FACTORS;
     r->flags = record_flags_of(r, elements);
     *bytes = record_bytes(r);
     if (!to) return MEOPT_OK;

@@ -33,8 +33,7 @@ int content_compare_images(struct comm *ranks, const struct image_list *list, co
 /* Returns the checksums of the sampled images as in meta.json: "1a2b3c4d -" ("-": could not be read). The
  * caller frees. */
 char *content_samples(const struct image_list *list, const char *root);
-/* Their member of meta.json: PREFIX_samples_crc32c, of token files PREFIX_windows_crc32c (older versions
- * read less of them). */
+/* Their member of meta.json: PREFIX_samples_crc32c, of token files PREFIX_windows_crc32c. */
 enum { CONTENT_MEMBER = 40 };
 const char *content_samples_member(char member[CONTENT_MEMBER], const char *prefix,
                                    const struct image_list *list);

@@ -1,7 +1,6 @@
 /* Saving and loading of a trainer: see trainer_checkpoint.h. */
 #include "core/train/trainer_checkpoint.h"
 #include "core/base/file.h"
-#include "core/base/log.h"
 #include "core/run/checkpoint.h"
 #include "core/experiment/adapters.h"
 #include "core/model/metadata.h"
@@ -375,7 +374,6 @@ struct loading {
     int64_t *offsets; /* (parts + 1) */
     const void **present;
     size_t *present_bytes; /* (parts) */
-    bool reported;         /* the conversion of an earlier version was logged */
 };
 
 /* Selects the writers whose parts overlap with this rank's part. */
@@ -430,9 +428,8 @@ static int load_record(void *context, int64_t index, const void *const *parts, c
     if (!there) return CHECKPOINT_MORE;
     const void *record = loading->present[0];
     bytes = loading->present_bytes[0];
-    int version = meopt_state_version(record, bytes),
-        status =
-            there > 1 ? MEOPT_BAD_STATE : meopt_state_load(t->opt, (size_t)index, record, bytes, &library);
+    int status =
+        there > 1 ? MEOPT_BAD_STATE : meopt_state_load(t->opt, (size_t)index, record, bytes, &library);
     bool memory = true;
     if (status && (there > 1 || dp_sharded(t) || loading->parts > 1)) {
         record = part = assemble(loading, there, index, &bytes, &status, &library);
@@ -444,10 +441,6 @@ static int load_record(void *context, int64_t index, const void *const *parts, c
         return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for %zu bytes of optimizer state",
                          bytes);
     if (status && there < loading->parts) return CHECKPOINT_MORE;
-    if (!status && version >= 1 && version <= 3 && !loading->reported) {
-        loading->reported = true;
-        log_info("converting 8-bit moments from an earlier version of the checkpoint format");
-    }
     return status ? trainer_library_error(&library, err) : 0;
 }
 

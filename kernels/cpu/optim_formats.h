@@ -332,27 +332,6 @@ OPTIM_FN void load_joint(real m[VECTORS], real root[VECTORS], const struct optim
     }
 }
 
-/* Loads a group of a version 2 record: steps of v have any size, truncated to bits; codes of m end at
- * middle. */
-OPTIM_FN void load_joint_v2(real m[VECTORS], real root[VECTORS], const struct optim_task *t, int64_t group)
-{
-    uint32_t header = load_header(t, group);
-    struct joint_grid g = joint_grid_read(header, false);
-    single step = single_of(g.width) / single_of(single_whole(single_of(65536) / g.m_codes) - 2);
-    for (int i = 0; i < VECTORS; i++) {
-        word codes = load_halves((const uint16_t *)t->m + group * OPTIM_GROUP + i * LANES);
-        real joint = real_of(codes),
-             unit = lanes_times(eighth_lanes(header >> 24, i % EIGHTHS),
-                                real_all(joint_ratio(header >> 17 & 127u, false) / g.middle),
-                                constant_real(JOINT_SMALL));
-        real code = real_of(word_of(real_fma(joint, real_all(g.m_inverse), real_all(g.m_inverse * 0.5f))));
-        word above = word_of(real_fma(code, real_all(step), real_all(0.5f - step)));
-        root[i] = as_real(word_where_nonzero(code, above + word_all(g.low), word_all(JOINT_ZERO_ROOT)));
-        m[i] = (real_fma(code, real_all(-g.m_codes), joint) - real_all(g.middle)) * unit * root[i];
-        if (!g.low) m[i] = root[i] = real_all(0);
-    }
-}
-
 /* The data of a group between loading and storing its codes. */
 struct joint_work {
     /* m, then m / root; v, then its root, then the code of v plus 1/2 */

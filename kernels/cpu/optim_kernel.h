@@ -530,12 +530,10 @@ void OPTIM_NAME(optim_state_out)(const struct optim_task *t, int64_t begin, int6
         real x[VECTORS], y[VECTORS];
         for (int i = 0; i < VECTORS; i++) x[i] = y[i] = real_all(0);
         if (v && OPTIM_LOW_BIT(t->v_format)) {
-            if (!OPTIM_JOINT(t->m_format, t->v_format)) load_rooted(x, y, t, t->m_format, t->v_format, group);
-            else if (!t->version) load_joint(x, y, t, group);
-            else if (t->version == 2) load_joint_v2(x, y, t, group);
+            if (OPTIM_JOINT(t->m_format, t->v_format)) load_joint(x, y, t, group);
             else load_rooted(x, y, t, t->m_format, t->v_format, group);
             for (int i = 0; i < VECTORS; i++) y[i] *= y[i];
-        } else if (uses_m_grid(t) && !t->version) {
+        } else if (uses_m_grid(t)) {
             struct m_grid grid = m_grid_read(load_m_grid_header(t, group));
             load_m_grid(x, t, group, &grid);
         } else {

@@ -105,10 +105,10 @@ cat >"$dir/load.c" <<'END'
 enum { N = 150 * 300 };
 static float gradient[N], child[N];
 static struct {
-    int (*init)(struct meopt_options *, size_t, int);
+    int (*init)(size_t, struct meopt_options *, size_t, int);
     int (*preset)(struct meopt_options *, const char *, struct meopt_error *);
     int (*create)(struct meopt **, const struct meopt_options *, const struct meopt_tensor *, size_t, struct meopt_error *);
-    int (*step)(struct meopt *, int64_t, double, double, const struct meopt_gradient *, struct meopt_step_stats *, struct meopt_error *);
+    int (*step)(size_t, struct meopt *, int64_t, double, double, const struct meopt_gradient *, struct meopt_step_stats *, struct meopt_error *);
     int (*values)(const struct meopt *, size_t, int64_t, int64_t, float *, struct meopt_error *);
     void (*destroy)(struct meopt *);
 } of;
@@ -116,7 +116,7 @@ static int steps(struct meopt *opt, int first, int last)
 {
     struct meopt_gradient g = {gradient, MEOPT_F32};
     int bad = 0;
-    for (int step = first; step <= last; step++) bad |= of.step(opt, step, 1e-3, 1, &g, NULL, NULL);
+    for (int step = first; step <= last; step++) bad |= of.step(sizeof(struct meopt_step_stats), opt, step, 1e-3, 1, &g, NULL, NULL);
     return bad;
 }
 static void *one_host_thread(void *result) /* with a handle of its own */
@@ -124,7 +124,7 @@ static void *one_host_thread(void *result) /* with a handle of its own */
     struct meopt_options o;
     struct meopt *opt;
     struct meopt_tensor table = {.name = "w", .ndim = 2, .shape = {150, 300}};
-    of.init(&o, sizeof o, MEOPT_APADAMW);
+    of.init(sizeof table, &o, sizeof o, MEOPT_APADAMW);
     of.preset(&o, "balanced", NULL);
     o.threads = 3;
     if (of.create(&opt, &o, &table, 1, NULL) || steps(opt, 1, 2)) return "";
@@ -158,10 +158,10 @@ int main(int argc, char **argv)
     for (int times = 0; times < 2; times++) {
         void *library = dlopen(argv[argc - 1], RTLD_NOW | RTLD_LOCAL), *bad = NULL;
         if (!library) return puts(dlerror()), 1;
-        *(void **)&of.init = dlsym(library, "meopt_options_init");
+        *(void **)&of.init = dlsym(library, "meopt_options_init_sized");
         *(void **)&of.preset = dlsym(library, "meopt_options_preset");
         *(void **)&of.create = dlsym(library, "meopt_create");
-        *(void **)&of.step = dlsym(library, "meopt_step");
+        *(void **)&of.step = dlsym(library, "meopt_step_sized");
         *(void **)&of.values = dlsym(library, "meopt_export");
         *(void **)&of.destroy = dlsym(library, "meopt_destroy");
         pthread_t other;

@@ -323,21 +323,10 @@ static void a_record_of_a_different_count_is_refused(void **state)
                                           to, &to_bytes, &err),
                          counts[i] == 128 ? MEOPT_OK : MEOPT_BAD_STATE);
     }
-    /* of an older version: no count */
-    memcpy(&head, record, sizeof head);
-    head.flags = 0;
-    reseal(record, bytes, &head);
-    for (int k = 0; k < COUNTS; k++) {
-        assert_int_equal(meopt_state_load(opt[k], 0, record, bytes, &err), MEOPT_OK);
-        meopt_destroy(opt[k]);
-    }
-    to_bytes = sizeof to;
-    assert_int_equal(meopt_state_join((const void *[]){record, rest}, (size_t[]){bytes, rest_bytes}, 2, to,
-                                      &to_bytes, &err),
-                     MEOPT_OK);
+    for (int k = 0; k < COUNTS; k++) meopt_destroy(opt[k]);
 }
 
-/* The whole tensor's record has no count of its own; neither had that of a last part in older versions. */
+/* The whole tensor's record has no count of its own. */
 static void the_whole_record_is_not_that_of_a_part(void **state)
 {
     (void)state;

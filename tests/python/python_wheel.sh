@@ -93,7 +93,8 @@ assert "torch" not in sys.modules
 so = C.CDLL(os.path.join(list(meopt.__path__)[0], "lib", "libmeopt-optim.so"))
 class Tensor(C.Structure):
     _fields_ = [("name", C.c_char_p), ("ndim", C.c_int), ("shape", C.c_int64 * 8), ("flags", C.c_uint), ("lr_scale", C.c_double),
-                ("weights", C.c_void_p), ("copy", C.c_void_p), ("first", C.c_int64), ("count", C.c_int64)]
+                ("weights", C.c_void_p), ("copy", C.c_void_p), ("first", C.c_int64), ("count", C.c_int64),
+                ("rule", C.c_int), ("rows", C.c_int64 * 4)]
 class Gradient(C.Structure):
     _fields_ = [("data", C.c_void_p), ("dtype", C.c_int)]
 class Error(C.Structure):

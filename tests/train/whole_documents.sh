@@ -91,7 +91,7 @@ want = dict(f, **{"as": sys.argv[1], "assumed": sys.argv[1] == "apart", "labels"
 assert f == want, f' $as || fail "documents without labels: $as"
 done
 
-# A run of an earlier version: its config.yaml has apart, and no data.too_long.
+# A run of a version without data.too_long, which named no way.
 train 10 earlier data.documents=apart train.global_batch=2 train.batch_size=2 train.steps=4 --stop-after 2
 sed -i '/too_long/d' earlier/config.yaml
 python3 - <<'END' || fail "meta.json"
@@ -104,11 +104,11 @@ END
 run 0 train --resume earlier --no-dashboard
 python3 -c 'import json; assert json.load(open("earlier/meta.json"))["documents"]["as"] == "apart"' || fail "an earlier run has other samples"
 run 7 train --resume earlier --no-dashboard --steps +2 data.documents=whole
-# ... of another objective, of which the key says nothing
+# A key of token files with images is refused.
 cat >images.yaml <<'END'
 model: {family: dinov2, init: random, width: 32, depth: 1, heads: 2, hidden: 32, patch: 7}
-data: {root: images, image_size: 28, documents: apart}
+data: {root: images, image_size: 28}
 train: {objective: classify}
 END
 run 0 config check images.yaml
-run 7 config check images.yaml data.documents=joined
+run 7 config check images.yaml data.documents=apart

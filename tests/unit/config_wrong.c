@@ -21,7 +21,6 @@ static const struct wrong corpus[] = {
     /* keys */
     {"optim:\n  wieght_decay: 0.1\n", 2, 3, "optim.wieght_decay", "optim.weight_decay"},
     {"model_s:\n  drop_path: 1\n", 2, 14, "model_s.drop_path", ""},
-    {"optim:\n  adaptive: true\n", 2, 3, "optim.adaptive", "optim.preset"},
     {"model_t:\n  drop_path: 0\n", 2, 3, "model_t.drop_path", ""},
     {"optim:\n  pure_bf16: true\nmodel_s:\n  dtype: fp32\n", 2, 3, "optim.pure_bf16|model_s.dtype|fp32",
      "model_s.dtype: bf16"},

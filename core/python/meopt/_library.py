@@ -34,7 +34,7 @@ class Options(C.Structure):
         *((name, C.c_double) for name in ("beta1", "beta2", "eps", "weight_decay", "momentum", "dampening")),
         ("nesterov", C.c_int), ("trust_clip", C.c_int), ("always_adapt", C.c_int), ("seed", C.c_uint64),
         ("threads", C.c_int), ("small_count", C.c_int64), ("accumulator", C.c_int),
-        ("reserved_every", C.c_int), ("reserved_threshold", C.c_double), ("reserved_report", C.c_void_p),
+        ("reserved", C.c_int * 5),
         ("allocate", ALLOCATE), ("release", RELEASE), ("context", C.c_void_p), ("dry", C.c_int),
         ("device", C.c_void_p), ("reduce", REDUCE), ("bias_correction", C.c_int),
         ("grad_averaging", C.c_int), ("max_grad_norm", C.c_double), ("all_or_nothing", C.c_int),

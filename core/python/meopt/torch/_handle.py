@@ -14,7 +14,7 @@ from ._shards import RankSum, dtensor_like, is_dtensor, local_tensor, shard_of
 DTYPES = {torch.float32: L.DTYPE_F32, torch.bfloat16: L.DTYPE_BF16, torch.float16: L.DTYPE_F16}
 FLAGS = {torch.float32: 0, torch.bfloat16: L.FLAG_KEEP_BF16, torch.float16: L.FLAG_COPY_F16}
 RESIDUAL_HEAD = struct.Struct("<iI")  # of a saved "residual": weight format, CRC of the weights
-CODES = ("codes4_m", "codes4_v", "codes4_scales")  # states by enum meopt_view; 4: meopt_state_version
+CODES = ("codes4_m", "codes4_v", "codes4_scales")  # states by enum meopt_view; 4: the version of their codes
 UNUSED_BITS = {L.WEIGHTS_20: 12, L.WEIGHTS_24: 8, L.WEIGHTS_32: 0}  # of the 16 bits below a bf16 half
 ONE = 0x3F800000  # bits of 1.0
 NO_ELEMENTS = C.create_string_buffer(64)  # address of memory without elements
