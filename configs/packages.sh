@@ -8,7 +8,7 @@ jpeg=libjpeg62-turbo-dev
 grep -qi ubuntu /etc/os-release && jpeg=libjpeg-turbo8-dev
 packages="gcc libc6-dev cmake ninja-build pkg-config libyaml-dev libcurl4-openssl-dev libarchive-dev $jpeg libpng-dev libwebp-dev zlib1g-dev
   libjansson-dev libpcre2-dev libutf8proc-dev libssl-dev libncurses-dev gettext"
-optional="liburing-dev ca-certificates libopenmpi-dev openmpi-bin" # installed where the distribution has them
+optional="ca-certificates libopenmpi-dev openmpi-bin" # installed where the distribution has them
 case ${1:-} in tarball | test) packages="$packages dpkg-dev liblzma-dev libzstd-dev" ;; esac
 if [ "${1:-}" = test ]; then
     packages="$packages build-essential libcmocka-dev clang clang-format valgrind nginx-light tmux mandoc man-db locales groff zip unzip zstd xz-utils

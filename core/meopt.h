@@ -325,7 +325,7 @@ struct meopt_offload_info {
     int64_t ring;                 /* bytes of the buffers in memory, which meopt_held does not count */
     int64_t read, written;        /* bytes transferred since meopt_create */
     double wait_seconds;          /* time that steps waited for transfers */
-    const char *how;              /* "io_uring", "threads"; NULL: there is no file */
+    const char *how;              /* "threads"; NULL: there is no file */
     int direct, in_memory;        /* the file uses O_DIRECT; its directory is on tmpfs */
 };
 int meopt_offloaded(const struct meopt *opt, struct meopt_offload_info *info, struct meopt_error *err);

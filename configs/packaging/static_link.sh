@@ -9,7 +9,7 @@ sh "$here/static_libs.sh" "$build/static" "$cc"
 libraries='' missing=''
 for library in yaml:libyaml-dev jpeg:libjpeg-dev png16:libpng-dev webp:libwebp-dev webpdemux:libwebp-dev z:zlib1g-dev jansson:libjansson-dev \
     pcre2-8:libpcre2-dev utf8proc:libutf8proc-dev ssl:libssl-dev crypto:libssl-dev ncursesw:libncurses-dev tinfo:libncurses-dev lzma:liblzma-dev \
-    zstd:libzstd-dev gomp: uring: sharpyuv:; do
+    zstd:libzstd-dev gomp: sharpyuv:; do
     file=lib${library%:*}.a package=${library#*:}
     path=$($cc -print-file-name="$file")
     if [ "$path" != "$file" ]; then libraries="$libraries $(readlink -f "$path")"; elif [ -n "$package" ]; then missing="$missing $package"; fi

@@ -1,26 +1,46 @@
-/* Asynchronous transfers: see transfer.h. This file has the scratch file and the choice of the engine:
- * io_uring if the program was built with liburing and the kernel supports it, else a few threads
- * (transfer_threads.c). */
-#include "core/base/transfer_engine.h"
+/* Asynchronous transfers: see transfer.h. Four threads read and write: a disk reaches its bandwidth with a
+ * few requests of a megabyte each. */
+#include "core/base/transfer.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
+#include "core/base/platform.h"
 #include "core/base/retry.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-struct transfers {
-    const struct transfer_engine *engine;
-    void *state;
-    char *directory;
-    int fd, slots;
-    bool direct, in_memory;
-    bool *busy; /* (slots) */
+enum {
+    THREADS = 4,
+    TRIES = 100 /* attempts for a piece without progress */
 };
+
+struct slot {
+    struct transfer op[2]; /* a write (0) and a read (1); 0 bytes: none */
+    int failed;            /* errno of the first failure; -1: end of file; 0: none */
+    int which;             /* the one that failed: 0 or 1 */
+    int next;              /* the next slot in the queue, -1: last */
+    bool busy, done;       /* busy: until the caller has waited for it */
+};
+
+struct transfers {
+    char *directory;
+    int fd, slot_count;
+    bool direct, in_memory;
+    struct slot *slots;
+    int first, last; /* of the queue; -1: empty */
+    bool ending;
+    pthread_t threads[THREADS];
+    int thread_count;
+    pthread_mutex_t lock;
+    pthread_cond_t work, done;
+};
+
+/* ---- the scratch file ---- */
 
 static int open_file(struct transfers *t, struct error *err)
 {
@@ -67,81 +87,131 @@ static int reserve_space(struct transfers *t, int64_t bytes, struct error *err)
                        "no space for a file of %lld bytes in %s", (long long)bytes, t->directory);
 }
 
-static void choose_engine(struct transfers *t)
+/* ---- the threads ---- */
+
+/* Transfers all bytes: 0, an errno, or -1 at the end of the file. A short transfer is continued from the last
+ * whole multiple of the alignment, unless it repeatedly moves less than that. */
+static int move(const struct transfers *t, const struct transfer *op, bool writes)
 {
-#ifdef MEOPT_URING
-    const char *wanted = getenv("MEOPT_URING"); /* 0: as on a kernel without io_uring */
-    t->engine = &transfer_uring;
-    if (!(wanted && strcmp(wanted, "0") == 0) &&
-        t->engine->open(&t->state, t->fd, TRANSFER_ALIGNMENT, t->slots) == 0)
-        return;
-#endif
-    t->engine = &transfer_threads;
-    errno = t->engine->open(&t->state, t->fd, TRANSFER_ALIGNMENT, t->slots);
+    for (size_t done = 0, before = 0, stuck = 0; done < op->bytes; before = done) {
+        size_t from = done - done % TRANSFER_ALIGNMENT, left = op->bytes - from;
+        char *buffer = (char *)op->buffer + from;
+        off_t offset = op->offset + (off_t)from;
+        ssize_t n = writes ? pwrite(t->fd, buffer, left, offset) : pread(t->fd, buffer, left, offset);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return errno;
+        if (n == 0) return writes ? ENOSPC : -1;
+        done = from + (size_t)n;
+        stuck = done > before ? 0 : stuck + 1;
+        if (stuck == TRIES) return EIO;
+    }
+    return 0;
 }
+
+static void *run_thread(void *context)
+{
+    struct transfers *t = context;
+    pthread_mutex_lock(&t->lock);
+    for (;;) {
+        while (t->first < 0 && !t->ending) pthread_cond_wait(&t->work, &t->lock);
+        if (t->first < 0) break;
+        struct slot *s = &t->slots[t->first];
+        t->first = s->next;
+        if (t->first < 0) t->last = -1;
+        pthread_mutex_unlock(&t->lock);
+        for (int i = 0; i < 2 && !s->failed; i++) {
+            s->failed = move(t, &s->op[i], i == 0);
+            s->which = i;
+        }
+        pthread_mutex_lock(&t->lock);
+        s->done = true;
+        pthread_cond_broadcast(&t->done);
+    }
+    pthread_mutex_unlock(&t->lock);
+    return NULL;
+}
+
+static int start_threads(struct transfers *t, struct error *err)
+{
+    int failed = 0;
+    for (; t->thread_count < THREADS && !failed; t->thread_count += !failed)
+        failed = thread_start(&t->threads[t->thread_count], run_thread, t);
+    if (t->thread_count) return 0; /* one is enough */
+    errno = failed;
+    return error_errno(err, EXIT_FAILED, NULL, "no thread to transfer the bytes of a file in %s",
+                       t->directory);
+}
+
+/* ---- the interface ---- */
 
 int transfers_open(struct transfers **out, const char *directory, int64_t bytes, int slots, struct error *err)
 {
     *out = NULL;
     struct transfers *t = calloc(1, sizeof *t);
-    bool *busy = calloc((size_t)slots, sizeof *busy);
-    if (!t || !busy) {
+    struct slot *all = calloc((size_t)slots, sizeof *all);
+    if (!t || !all) {
         free(t);
-        free(busy);
+        free(all);
         return error_set(err, EXIT_HOST_MEMORY, NULL, "no memory for %d transfers", slots);
     }
-    t->directory = xstrdup(directory);
-    t->busy = busy;
-    t->slots = slots;
-    t->fd = -1;
+    *t = (struct transfers){.directory = xstrdup(directory),
+                            .fd = -1,
+                            .slots = all,
+                            .slot_count = slots,
+                            .first = -1,
+                            .last = -1};
+    pthread_mutex_init(&t->lock, NULL);
+    pthread_cond_init(&t->work, NULL);
+    pthread_cond_init(&t->done, NULL);
     int code = open_file(t, err);
     if (!code) code = try_direct(t, err);
     if (!code) code = reserve_space(t, bytes, err);
-    if (!code) {
-        choose_engine(t);
-        if (!t->state)
-            code = error_errno(err, EXIT_FAILED, NULL, "no method to transfer the bytes of a file in %s",
-                               directory);
-    }
+    if (!code) code = start_threads(t, err);
     if (code) transfers_close(t);
     else *out = t;
     return code;
 }
 
-void transfers_register(struct transfers *t, const struct iovec *buffers, int count)
-{
-    if (t->engine->buffers) t->engine->buffers(t->state, buffers, count);
-}
-
 void transfers_start(struct transfers *t, int slot, const struct transfer *write, const struct transfer *read)
 {
-    struct transfer_pair pair = {0};
-    if (write) pair.op[0] = *write;
-    if (read) pair.op[1] = *read;
-    t->busy[slot] = true;
-    t->engine->start(t->state, slot, &pair);
+    struct slot next = {.next = -1, .busy = true};
+    if (write) next.op[0] = *write;
+    if (read) next.op[1] = *read;
+    pthread_mutex_lock(&t->lock);
+    t->slots[slot] = next;
+    if (t->last >= 0) t->slots[t->last].next = slot;
+    else t->first = slot;
+    t->last = slot;
+    pthread_cond_signal(&t->work);
+    pthread_mutex_unlock(&t->lock);
 }
 
 bool transfers_idle(struct transfers *t, int slot)
 {
-    return !t->busy[slot] || t->engine->idle(t->state, slot);
+    pthread_mutex_lock(&t->lock);
+    bool idle = !t->slots[slot].busy || t->slots[slot].done;
+    pthread_mutex_unlock(&t->lock);
+    return idle;
 }
 
 int transfers_wait(struct transfers *t, int slot, double *seconds, struct error *err)
 {
-    if (!t->busy[slot]) return 0;
+    struct slot *s = &t->slots[slot];
+    if (!s->busy) return 0;
     double before = clock_seconds();
-    struct transfer_pair done = t->engine->wait(t->state, slot);
+    pthread_mutex_lock(&t->lock);
+    while (!s->done) pthread_cond_wait(&t->done, &t->lock);
+    pthread_mutex_unlock(&t->lock);
     if (seconds) *seconds += clock_seconds() - before;
-    t->busy[slot] = false;
-    if (!done.failed) return 0;
-    const struct transfer *op = &done.op[done.which];
-    const char *what = done.which ? _("reading") : _("writing");
-    if (done.failed < 0)
+    s->busy = false;
+    if (!s->failed) return 0;
+    const struct transfer *op = &s->op[s->which];
+    const char *what = s->which ? _("reading") : _("writing");
+    if (s->failed < 0)
         return error_set(err, EXIT_FAILED, NULL,
                          "%s %zu bytes at %lld of the file in %s: the file ends before that", what, op->bytes,
                          (long long)op->offset, t->directory);
-    errno = done.failed;
+    errno = s->failed;
     return error_errno(err, EXIT_FAILED, NULL, "%s %zu bytes at %lld of the file in %s", what, op->bytes,
                        (long long)op->offset, t->directory);
 }
@@ -149,27 +219,20 @@ int transfers_wait(struct transfers *t, int slot, double *seconds, struct error 
 void transfers_close(struct transfers *t)
 {
     if (!t) return;
-    for (int i = 0; i < t->slots && t->state; i++) transfers_wait(t, i, NULL, NULL);
-    if (t->state) t->engine->close(t->state);
+    for (int i = 0; i < t->slot_count; i++) transfers_wait(t, i, NULL, NULL);
+    pthread_mutex_lock(&t->lock);
+    t->ending = true;
+    pthread_cond_broadcast(&t->work);
+    pthread_mutex_unlock(&t->lock);
+    for (int i = 0; i < t->thread_count; i++) pthread_join(t->threads[i], NULL);
+    pthread_mutex_destroy(&t->lock);
+    pthread_cond_destroy(&t->work);
+    pthread_cond_destroy(&t->done);
     if (t->fd >= 0) close(t->fd);
     free(t->directory);
-    free(t->busy);
+    free(t->slots);
     free(t);
 }
 
-const char *transfers_how(const struct transfers *t) { return t->engine->name; }
 bool transfers_direct(const struct transfers *t) { return t->direct; }
 bool transfers_in_memory(const struct transfers *t) { return t->in_memory; }
-
-const char *transfers_uring(void)
-{
-#ifdef MEOPT_URING
-    void *state;
-    int failed = transfer_uring.open(&state, -1, TRANSFER_ALIGNMENT, 1);
-    if (failed) return strerror(failed);
-    transfer_uring.close(state);
-    return "io_uring";
-#else
-    return "built without liburing";
-#endif
-}

@@ -18,8 +18,8 @@
 #include "core/base/error.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
-#include <sys/uio.h>
 
 struct transfer {
     void *buffer;
@@ -29,9 +29,6 @@ struct transfer {
 
 struct transfers;
 int transfers_open(struct transfers **t, const char *directory, int64_t bytes, int slots, struct error *err);
-/* Optional, before the first transfer: registers the buffers of all transfers, so that the kernel does not
- * look up their pages each time. */
-void transfers_register(struct transfers *t, const struct iovec *buffers, int count);
 /* write or read may be NULL. The slot's previous transfer must have been waited for. */
 void transfers_start(struct transfers *t, int slot, const struct transfer *write,
                      const struct transfer *read);
@@ -44,12 +41,8 @@ bool transfers_idle(struct transfers *t, int slot);
 void transfers_close(struct transfers *t);
 
 enum { TRANSFER_ALIGNMENT = 4096 }; /* a file system that requires more uses the page cache */
-/* Text: "io_uring" or "threads", whether O_DIRECT is used, whether the directory is on tmpfs. */
-const char *transfers_how(const struct transfers *t);
+/* Whether O_DIRECT is used, whether the directory is on tmpfs. */
 bool transfers_direct(const struct transfers *t);
 bool transfers_in_memory(const struct transfers *t);
-
-/* Returns "io_uring" if it can be used here, else the reason in words. */
-const char *transfers_uring(void);
 
 #endif

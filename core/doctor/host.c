@@ -387,14 +387,10 @@ static void check_locale(struct doctor *d)
 
 static void check_libraries(struct doctor *d)
 {
-    const char *uring = transfers_uring();
     int major, minor, patch;
     yaml_get_version(&major, &minor, &patch);
     doctor_add(d, FINDING_OK, "libyaml %d.%d.%d, jansson %s, zlib %s, libpng %s", major, minor, patch,
                JANSSON_VERSION, zlibVersion(), png_get_libpng_ver(NULL));
-    bool works = strcmp(uring, "io_uring") == 0; /* either is fine: threads cost some CPU time */
-    doctor_add(d, FINDING_OK, "states in a file (optim.offload nvme) are moved by %s%s",
-               works ? uring : _("threads: no io_uring, "), works ? "" : uring);
 }
 
 const struct doctor_row doctor_host[] = {

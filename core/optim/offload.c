@@ -117,11 +117,9 @@ static int ring_create(struct meopt *opt, struct offload *o, struct meopt_error 
 static int file_create(struct meopt *opt, struct offload *o, struct meopt_error *err)
 {
     struct error why = {0};
-    struct iovec all = {o->stages[0].host, ((size_t)o->stage_count + 1) * o->stage_bytes};
     if (transfers_open(&o->transfers, opt->options.offload_dir, o->file_bytes, o->stage_count + 1, &why))
         return optim_fail(err, why.code == EXIT_DISK ? MEOPT_DISK_FULL : MEOPT_IO, "%.100s%s%.150s", why.file,
                           why.file[0] ? ": " : "", why.what);
-    transfers_register(o->transfers, &all, 1);
     return MEOPT_OK;
 }
 
@@ -185,7 +183,7 @@ int meopt_offloaded(const struct meopt *opt, struct meopt_offload_info *info, st
         all.read = o->bytes_read;
         all.written = o->bytes_written;
         all.wait_seconds = o->wait_seconds;
-        all.how = o->transfers ? transfers_how(o->transfers) : NULL;
+        all.how = o->transfers ? "threads" : NULL;
         all.direct = o->transfers && transfers_direct(o->transfers);
         all.in_memory = o->transfers && transfers_in_memory(o->transfers);
     }

@@ -8,7 +8,7 @@ set -eu
 cd "$(dirname "$0")/../.."
 build=${MEOPT_BUILD:-build}
 ${CC:-cc} -O2 -D_GNU_SOURCE -I. tests/bench/attention.c "$build/libmeopt.a" -o "$build/bench_attention" -fopenmp -ljpeg -lpng -lwebp -lz \
-    -lyaml -ljansson -lpcre2-8 -lutf8proc -luring -lm -ldl
+    -lyaml -ljansson -lpcre2-8 -lutf8proc -lm -ldl
 export OMP_NUM_THREADS=1
 for set in ${MEOPT_SETS:-avx512_bf16 avx512 avx2_fma plain}; do
     echo "# $set"

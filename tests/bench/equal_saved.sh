@@ -10,7 +10,7 @@ cd "$(dirname "$0")/../.."
 build=${MEOPT_BUILD:-build}
 results=${1:-$build/equal_saved.txt}
 program=$build/equal_distill
-libraries="-fopenmp -ljpeg -lpng -lz -lyaml -ljansson -lpcre2-8 -lutf8proc -lm -ldl $(pkg-config --libs --silence-errors liburing libwebp || true)"
+libraries="-fopenmp -ljpeg -lpng -lz -lyaml -ljansson -lpcre2-8 -lutf8proc -lm -ldl $(pkg-config --libs --silence-errors libwebp || true)"
 [ -x "$program" ] && [ "$program" -nt "$build/libmeopt.a" ] && [ "$program" -nt tests/bench/equal_distill.c ] ||
     ${CC:-cc} -O3 -D_GNU_SOURCE -I. tests/bench/equal_distill.c "$build/libmeopt.a" -o "$program" $libraries
 export OMP_NUM_THREADS=1

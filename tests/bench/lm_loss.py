@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
-LIBRARIES = "-fopenmp -ljpeg -lpng -lwebp -lwebpdemux -lz -lyaml -ljansson -lpcre2-8 -lutf8proc -luring -lcrypto -lm -ldl".split()
+LIBRARIES = "-fopenmp -ljpeg -lpng -lwebp -lwebpdemux -lz -lyaml -ljansson -lpcre2-8 -lutf8proc -lcrypto -lm -ldl".split()
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
 
 

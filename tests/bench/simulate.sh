@@ -11,7 +11,7 @@ build=$(cd "${MEOPT_BUILD:-build}" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 ${CC:-cc} -O2 -D_GNU_SOURCE -I. tests/bench/collectives.c "$build/libmeopt.a" -o "$work/collectives" -fopenmp -ljpeg -lpng -lwebp -lz \
-    -lyaml -ljansson -lpcre2-8 -lutf8proc -luring -lm -ldl
+    -lyaml -ljansson -lpcre2-8 -lutf8proc -lm -ldl
 mkdir "$work/sample" "$work/configs"
 tar -xzf configs/sample/genesis.tar.gz -C "$work/sample"
 cp configs/bytes.yaml "$work/configs"

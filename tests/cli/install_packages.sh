@@ -8,7 +8,7 @@ mkdir bin
 stand_in() { printf '#!/bin/sh\n%s\n' "$2" >"bin/$1" && chmod +x "bin/$1"; }
 stand_in dpkg-query "for last; do :; done; ! grep -qx \"\$last\" $work/missing || exit 1; echo 'install ok installed'"
 stand_in apt-get "echo \"\$*\" >>$work/calls"
-stand_in apt-cache "[ \"\$2\" = liburing-dev ]" # the one optional package that this distribution has
+stand_in apt-cache "[ \"\$2\" = libopenmpi-dev ]" # the one optional package that this distribution has
 stand_in id "cat $work/uid"
 stand_in sudo "case \$1 in -n) exit 1 ;; esac; echo sudo >>$work/calls; exec \"\$@\""
 install() { # EXIT UID MISSING...: by a user, on a machine without these packages
@@ -25,11 +25,11 @@ install 0 0 ''
 [ ! -s calls ] || fail "nothing was missing: $(cat calls)"
 install 0 0 cmake libyaml-dev
 grep -q '^-qq install .*cmake libyaml-dev$' calls || fail "not installed: $(cat calls)"
-install 0 0 liburing-dev ca-certificates
-grep -q '^-qq install .* liburing-dev$' calls || fail "the optional package: $(cat calls)"
-install 0 1000 liburing-dev
+install 0 0 libopenmpi-dev ca-certificates
+grep -q '^-qq install .* libopenmpi-dev$' calls || fail "the optional package: $(cat calls)"
+install 0 1000 libopenmpi-dev
 [ ! -s calls ] || fail "asked for an optional package: $(cat calls)"
-install 3 1000 cmake libyaml-dev liburing-dev
+install 3 1000 cmake libyaml-dev libopenmpi-dev
 [ ! -s calls ] || fail "asked for a password without a terminal: $(cat calls)"
 grep -q 'cmake libyaml-dev$' err && grep -q conda err || fail "the missing packages are not named"
 stand_in sudo "[ \"\$1\" != -n ] || exit 0; echo sudo >>$work/calls; exec \"\$@\"" # asks for no password

@@ -23,7 +23,7 @@ for name, found in (("recipe.yaml", re.findall(r'^  version: "([\d.]+)"', recipe
 packages = {"yaml-0.1": ("yaml", "libyaml"), "libcurl": ("libcurl", "curl"), "libarchive": ("libarchive",) * 2, "libjpeg": ("libjpeg-turbo",) * 2,
             "libpng": ("libpng",) * 2, "libwebp": ("libwebp",) * 2, "libwebpdemux": ("libwebp", "libwebp+libwebpdemux"), "zlib": ("zlib", "zlib-api"),
             "jansson": ("jansson",) * 2, "libpcre2-8": ("pcre2",) * 2, "libutf8proc": ("libutf8proc", "utf8proc"), "libcrypto": ("openssl",) * 2,
-            "ncursesw": ("ncurses",) * 2, "liburing": ("liburing",) * 2}
+            "ncursesw": ("ncurses",) * 2}
 host = recipe[recipe.index("  host:"):recipe.index("  ignore_run_exports:")]
 looked = re.findall(r"pkg_check_modules\(\w+ (?:REQUIRED )?IMPORTED_TARGET ([^)]+)\)", cmake)
 for library in " ".join(looked).split():

@@ -26,7 +26,6 @@
  *   FAULT_UNDER=$PWD FAULT_SLOW="sync:1000000 open:200000:.pth" \
  *       LD_PRELOAD=libfault.so LD_LIBRARY_PATH=build/tests meopt train ...
  *
- * What io_uring carries is met where it is given to the kernel (uring.c), as reads and writes.
  * Allocations and threads are met where libfault_memory.so is preloaded after it (memory.c).
  */
 #ifndef MEOPT_TESTS_FAULT_SHIM_H

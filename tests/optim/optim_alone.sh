@@ -27,7 +27,7 @@ nm -D --defined-only "$libdir/libmeopt-optim.so" | sed -n 's/.* T //p' | sort >"
 [ "$(wc -l <"$dir/alone")" -ge 40 ]
 diff "$dir/all" "$dir/alone"
 
-# States in a file, of a handle whose every tensor is there: by threads, for it has no liburing.
+# States in a file, of a handle whose every tensor is there.
 cat >"$dir/file.c" <<'END'
 #include <meopt.h>
 #include <stdio.h>

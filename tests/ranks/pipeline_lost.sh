@@ -95,7 +95,7 @@ lost 4 2 3 KILL
 # one that fails alone in a step: its scratch file cannot be written
 truncate -s 65536 counters
 code=0
-timeout 60 env LD_LIBRARY_PATH="$MEOPT_BUILD/tests${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" MEOPT_URING=0 LD_PRELOAD=libfault.so FAULT_SHARED="$work/counters" \
+timeout 60 env LD_LIBRARY_PATH="$MEOPT_BUILD/tests${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" LD_PRELOAD=libfault.so FAULT_SHARED="$work/counters" \
     FAULT_UNDER="$work/scratch" FAULT_CALL=write FAULT_K=200 FAULT_ERRNO=5 "$MEOPT" train gpt.yaml train.steps=$total dist.pipeline=2 optim.offload=nvme optim.offload_dir="$work/scratch" \
     --workers 4 --no-dashboard --run-dir runs --name alone >log 2>&1 || code=$?
 [ "$code" != 0 ] || fail "a rank whose scratch file cannot be written: exit 0"

@@ -13,7 +13,7 @@ build=$work/build
 mkdir -p "$work/include/openssl"
 for from in /usr/include /usr/include/x86_64-linux-gnu; do
     for name in yaml.h pcre2.h utf8proc.h jansson\*.h curl archive\*.h j\*.h libpng\*/png\*.h webp zlib.h zconf.h ncurses\*.h curses.h \
-        term.h unctrl.h liburing liburing.h; do
+        term.h unctrl.h; do
         for header in "$from"/$name; do [ ! -e "$header" ] || ln -sfn "$header" "$work/include/"; done
     done
     [ ! -d $from/openssl ] || ln -sf $from/openssl/*.h "$work/include/openssl/"

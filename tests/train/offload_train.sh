@@ -1,6 +1,6 @@
 #!/bin/sh
 # States in a file (optim.offload nvme): checkpoints have the bytes of a run with resident states, for rules, formats and variants of a
-# step, with io_uring and threads, killed anywhere and resumed with or without the key. The plan equals the measurement. A full disk, a
+# step, killed anywhere and resumed with or without the key. The plan equals the measurement. A full disk, a
 # failure or a short write is reported, and the last checkpoint resumes. MEOPT_LONG=1: 300 kills, or MEOPT_KILLS.
 set -eu
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
@@ -19,16 +19,14 @@ same() { # NAME OTHER STEP
     done
 }
 count=0
-while read -r uring fraction overrides; do
+while read -r fraction overrides; do
     count=$((count + 1))
     # shellcheck disable=SC2086 # words
     run "held$count" "$@" $overrides
     # shellcheck disable=SC2086
-    MEOPT_URING=$uring run "away$count" "$@" $overrides $away optim.offload_fraction="$fraction"
+    run "away$count" "$@" $overrides $away optim.offload_fraction="$fraction"
     same "held$count" "away$count" 6
-    by=threads # where the kernel or the build has no io_uring, in any case
-    [ "$uring" = 0 ] || by='\(io_uring\|threads\)'
-    [ "$fraction" = 0 ] || grep -q "^optimizer states: .*$work/scratch.* $by\$" log || fail "who moves the states"
+    [ "$fraction" = 0 ] || grep -q "^optimizer states: .*$work/scratch.* threads\$" log || fail "who moves the states"
     python3 - "runs/held$count" "runs/away$count" "$fraction" <<'END' || fail "figures of: $overrides"
 import json, sys
 lines = [[json.loads(x) for x in open(r + "/metrics.jsonl")] for r in sys.argv[1:3]]
@@ -41,14 +39,14 @@ assert plan["peak_bytes"] == card["peak_bytes"] and plan["classes"] == card["cla
 assert plan["file_classes"] == card["file_classes"] and bool(card["file_classes"]) == (fraction > 0), card
 END
 done <<TABLE
-1 1 optim.preset=balanced
-0 1 optim.preset=quality train.micro_batch=2
-1 0.3 optim.preset=minimal optim.gradients=keep
-0 1 optim.name=lamb optim.clip_mode=exact
-1 0 optim.name=lion
-1 1 optim.name=adafactor optim.beta1=0.9
-1 0.5 optim.name=apsgd optim.use_meopt=false
-1 1 optim.name=schedule_free
+1 optim.preset=balanced
+1 optim.preset=quality train.micro_batch=2
+0.3 optim.preset=minimal optim.gradients=keep
+1 optim.name=lamb optim.clip_mode=exact
+0 optim.name=lion
+1 optim.name=adafactor optim.beta1=0.9
+0.5 optim.name=apsgd optim.use_meopt=false
+1 optim.name=schedule_free
 TABLE
 [ -z "$(ls scratch)" ] || fail "something is left in the directory of the file: $(ls scratch)"
 "$MEOPT" compare --csv runs/held1 runs/away1 >out 2>log || [ $? = 8 ] || fail compare
@@ -74,10 +72,10 @@ while [ "$i" -lt "$kills" ]; do
     from=$(saved) before=$(line)
     # shellcheck disable=SC2086
     if [ -e runs/cut/meta.json ]; then
-        MEOPT_URING=$((i % 2)) "$MEOPT" train --resume runs/cut $more >log 2>&1 &
+        "$MEOPT" train --resume runs/cut $more >log 2>&1 &
     else
         rm -rf runs/cut
-        MEOPT_URING=$((i % 2)) "$MEOPT" train "$@" $more --name cut >log 2>&1 &
+        "$MEOPT" train "$@" $more --name cut >log 2>&1 &
     fi
     pid=$!
     i=$((i + 1))
@@ -109,46 +107,40 @@ for run in runs/cut runs/done*; do
 done
 [ -z "$(ls scratch)" ] || fail "a killed process has left something: $(ls scratch)"
 
-# The file's disk fails, in the middle of a step, beneath threads and beneath io_uring, whose answers the shim gives by a call of Linux 5.18.
+# The file's disk fails, in the middle of a step.
 export LD_LIBRARY_PATH="$MEOPT_BUILD/tests:${LD_LIBRARY_PATH:-}"
 failing() { # CODE CALL K ERRNO NAME [EVER]
     truncate -s 0 counters
     truncate -s 65536 counters
     code=0
     # shellcheck disable=SC2086
-    env MEOPT_URING="$ring" LD_PRELOAD=libfault.so FAULT_SHARED="$work/counters" FAULT_UNDER="$work/scratch" FAULT_CALL="$2" FAULT_K="$3" \
+    env LD_PRELOAD=libfault.so FAULT_SHARED="$work/counters" FAULT_UNDER="$work/scratch" FAULT_CALL="$2" FAULT_K="$3" \
         FAULT_ERRNO="$4" ${6:+FAULT_EVER=1} "$MEOPT" train "$work/configs/quickstart_dinov2.yaml" train.batch_size=4 train.steps=9 \
-        train.checkpoint_steps=3 --run-dir runs $away --name "$5$ring" >log 2>&1 || code=$?
-    [ "$code" = "$1" ] || fail "$5 by $by: exit $code, not $1"
-    [ "$1" = 0 ] || grep -q "^meopt: .*${called:-}.*$work/scratch" log || fail "$5 by $by: the directory is not named"
+        train.checkpoint_steps=3 --run-dir runs $away --name "$5" >log 2>&1 || code=$?
+    [ "$code" = "$1" ] || fail "$5: exit $code, not $1"
+    [ "$1" = 0 ] || grep -q "^meopt: .*${called:-}.*$work/scratch" log || fail "$5: the directory is not named"
 }
 goes_on() { # NAME: from its last checkpoint
-    "$MEOPT" train --resume "runs/$1$ring" >log 2>&1 || fail "$1 by $by: resume"
-    same whole "$1$ring" 9
+    "$MEOPT" train --resume "runs/$1" >log 2>&1 || fail "$1: resume"
+    same whole "$1" 9
 }
-modern() { [ "$(printf '5.18\n%s\n' "$(uname -r)" | sort -V | head -n 1)" = 5.18 ]; }
-for ring in 0 1; do
-    by=threads
-    [ "$ring" = 0 ] || by=io_uring
-    failing 5 allocate 1 28 full
-    failing 0 write 25 0 short # a short write is finished
-    same whole "short$ring" 9
-    failing 0 write 1 22 unaligned # the file system wants larger pieces with O_DIRECT: through it, then
-    same whole "unaligned$ring" 9
-    [ "$ring" = 0 ] || { modern && grep -q "^optimizer states: .* io_uring\$" log; } || continue
-    failing 0 read 25 0 short_read
-    same whole "short_read$ring" 9
-    for k in 12 36; do
-        called=writing failing 1 write $k 5 "write$k"
-        goes_on "write$k"
-    done
-    failing 5 write 30 28 nospace
-    goes_on nospace
-    called=reading failing 1 read 30 5 read30
-    goes_on read30
-    failing 1 write 25 0 shorter ever # one that never gets further is not tried for ever
-    [ "$ring" = 0 ] || failing 1 read 25 0 shorter_read ever
+failing 5 allocate 1 28 full
+failing 0 write 25 0 short # a short write is finished
+same whole short 9
+failing 0 write 1 22 unaligned # the file system wants larger pieces with O_DIRECT: through it, then
+same whole unaligned 9
+failing 0 read 25 0 short_read
+same whole short_read 9
+for k in 12 36; do
+    called=writing failing 1 write $k 5 "write$k"
+    goes_on "write$k"
 done
+failing 5 write 30 28 nospace
+goes_on nospace
+called=reading failing 1 read 30 5 read30
+goes_on read30
+failing 1 write 25 0 shorter ever # one that never gets further is not tried for ever
+failing 1 read 25 0 shorter_read ever
 
 # A directory that is not there, because its disk is not mounted, is not made.
 code=0

@@ -35,7 +35,6 @@ class Meopt(CMakePackage):
     depends_on("utf8proc")
     depends_on("openssl")
     depends_on("ncurses")
-    depends_on("liburing")
 
     def cmake_args(self):
         return [
