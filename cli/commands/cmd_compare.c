@@ -150,25 +150,12 @@ static void print_svg(FILE *out, const void *plot, const void *none, const struc
     plot_svg(out, plot, true);
 }
 
-static void print_pdf(FILE *out, const void *plot, const void *none, const struct output_options *options)
+static int write_pictures(const char *directory, const struct plot plots[PLOT_COUNT], struct error *err)
 {
-    (void)none;
-    (void)options;
-    plot_pdf(out, plot);
-}
-
-enum picture { PICTURE_SVG, PICTURE_PNG, PICTURE_PDF };
-
-static int write_pictures(const char *directory, enum picture kind, const struct plot plots[PLOT_COUNT],
-                          struct error *err)
-{
-    static const char *const endings[] = {"svg", "png", "pdf"};
     int code = file_make_dirs(directory, err);
     for (int k = 0; k < PLOT_COUNT && !code; k++) {
-        char *path = xasprintf("%s/%s.%s", directory, plots[k].id, endings[kind]);
-        code = kind == PICTURE_PNG ? plot_png(&plots[k], path, err)
-                                   : write_stream(path, kind == PICTURE_SVG ? print_svg : print_pdf,
-                                                  &plots[k], NULL, NULL, err);
+        char *path = xasprintf("%s/%s.svg", directory, plots[k].id);
+        code = write_stream(path, print_svg, &plots[k], NULL, NULL, err);
         free(path);
     }
     return code;
@@ -181,36 +168,15 @@ static void print_table(FILE *out, const void *table, const void *language,
     paper_table(out, table, *(const enum paper_language *)language);
 }
 
-static void print_methods(FILE *out, const void *table, const void *language,
-                          const struct output_options *options)
-{
-    (void)options;
-    paper_methods(out, table, *(const enum paper_language *)language);
-}
-
-static void print_document(FILE *out, const void *plots, const void *language,
-                           const struct output_options *options)
-{
-    (void)options;
-    paper_document(out, plots, *(const enum paper_language *)language);
-}
-
 static int write_paper(const char *directory, const struct table *table, const struct plot plots[PLOT_COUNT],
                        struct error *err)
 {
-    static const struct {
-        const char *name;
-        void (*print)(FILE *out, const void *what, const void *language,
-                      const struct output_options *options);
-    } files[] = {{"table", print_table}, {"methods", print_methods}, {"paper", print_document}};
-    int code = write_pictures(directory, PICTURE_SVG, plots, err);
-    if (!code) code = write_pictures(directory, PICTURE_PDF, plots, err);
-    for (int f = 0; f < 3; f++)
-        for (enum paper_language l = PAPER_ENGLISH; l < PAPER_LANGUAGES && !code; l++) {
-            char *path = xasprintf("%s/%s%s.tex", directory, files[f].name, paper_suffixes[l]);
-            code = write_stream(path, files[f].print, f == 2 ? (const void *)plots : table, &l, NULL, err);
-            free(path);
-        }
+    int code = write_pictures(directory, plots, err);
+    for (enum paper_language l = PAPER_ENGLISH; l < PAPER_LANGUAGES && !code; l++) {
+        char *path = xasprintf("%s/table%s.tex", directory, paper_suffixes[l]);
+        code = write_stream(path, print_table, table, &l, NULL, err);
+        free(path);
+    }
     return code;
 }
 
@@ -219,7 +185,7 @@ static int write_all(const struct arguments *args, const struct table *table,
 {
     struct plot plots[PLOT_COUNT];
     const char *html = argument_text(args, "html", NULL), *svg = argument_text(args, "svg", NULL),
-               *png = argument_text(args, "png", NULL), *paper = argument_text(args, "paper", NULL);
+               *paper = argument_text(args, "paper", NULL);
     plots_make(plots, table);
     if (argument_flag(args, "json")) output_json(stdout, table, options);
     else if (argument_flag(args, "csv")) output_csv(stdout, table, options);
@@ -227,8 +193,7 @@ static int write_all(const struct arguments *args, const struct table *table,
     else output_terminal(stdout, table, plots, options);
     fflush(stdout);
     int code = html ? write_stream(html, print_html, table, plots, options, err) : 0;
-    if (!code && svg) code = write_pictures(svg, PICTURE_SVG, plots, err);
-    if (!code && png) code = write_pictures(png, PICTURE_PNG, plots, err);
+    if (!code && svg) code = write_pictures(svg, plots, err);
     if (!code && paper) code = write_paper(paper, table, plots, err);
     plots_free(plots);
     return code;
@@ -400,7 +365,7 @@ static int compare(const struct arguments *args, struct error *err)
     int group_count = 0, count = 0, reference = 0, result_count = 0;
     const char *published = argument_text(args, "published", NULL);
     if (argument_flag(args, "json") + argument_flag(args, "csv") + argument_flag(args, "md") > 1)
-        return error_set(err, EXIT_USAGE, "use one of them; --html, --svg and --png can be added",
+        return error_set(err, EXIT_USAGE, "use one of them; --html and --svg can be added",
                          "only one of --json, --csv and --md can be used");
     int code = make_groups(args, &groups, &group_count, &sweep, err);
     if (!code) {
@@ -476,10 +441,9 @@ static const struct option options[] = {
     {"csv", 0, OPTION_FLAG, NULL, NULL, 0, 0, "print CSV"},
     {"md", 0, OPTION_FLAG, NULL, NULL, 0, 0, "print Markdown"},
     {"html", 0, OPTION_TEXT, "FILE", NULL, 0, 0, "write one self-contained page with tables and curves"},
-    {"svg", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "write the plots as SVG"},
-    {"png", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "write the plots as PNG"},
+    {"svg", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "write the plots as SVG, which rsvg-convert makes PNG or PDF"},
     {"paper", 0, OPTION_TEXT, "DIR", NULL, 0, 0,
-     "write files for a paper: LaTeX table and methods, English and Chinese, figures as SVG and PDF"},
+     "write files for a paper: LaTeX table, English and Chinese, and the plots as SVG"},
     {0},
 };
 

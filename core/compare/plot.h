@@ -1,4 +1,4 @@
-/* One description of a plot for all output formats: SVG, PNG, PDF, the HTML page and the terminal. */
+/* One description of a plot for all output formats: SVG, the HTML page and the terminal. */
 #ifndef MEOPT_COMPARE_PLOT_H
 #define MEOPT_COMPARE_PLOT_H
 
@@ -44,7 +44,7 @@ void plots_make(struct plot plots[PLOT_COUNT], const struct table *table);
 void plots_free(struct plot plots[PLOT_COUNT]);
 
 /* Drawing functions of a picture. Coordinates start at the upper left corner. */
-enum ink { INK_TEXT, INK_AXIS, INK_GRID, INK_SERIES };
+enum ink { INK_AXIS, INK_GRID };
 enum anchor { ANCHOR_START, ANCHOR_MIDDLE, ANCHOR_END };
 struct canvas {
     void *context;
@@ -62,10 +62,6 @@ double plot_py(const struct plot *plot, double y);
 
 /* Writes SVG. alone: with its own style, for a file; else for a page that has one. */
 void plot_svg(FILE *out, const struct plot *plot, bool alone);
-int plot_png(const struct plot *plot, const char *path, struct error *err);
-/* Writes one PDF page of the picture's size, in the viewer's built-in Helvetica (names beyond ASCII: a
- * Song typeface). */
-void plot_pdf(FILE *out, const struct plot *plot);
 /* Whether the plot has content: one epoch has no curve, one run no difference. */
 bool plot_worthwhile(const struct plot *plot);
 /* Whether any bar has this class, so that the legend includes it. */

@@ -28,7 +28,7 @@ make without 60 1 1 1000000000
 make with 60 0.5 1.01 400000000
 c() { "$MEOPT" compare "$@"; }
 
-c "$dir/without" "$dir/with" --html "$dir/page.html" --svg "$dir/svg" --png "$dir/png" >"$dir/text" 2>"$dir/log" || fail "$(cat "$dir/log")"
+c "$dir/without" "$dir/with" --html "$dir/page.html" --svg "$dir/svg" >"$dir/text" 2>"$dir/log" || fail "$(cat "$dir/log")"
 c "$dir/without" "$dir/with" --json >"$dir/json"
 c "$dir/without" "$dir/with" --csv >"$dir/csv"
 c "$dir/without" "$dir/with" --md >"$dir/md"
@@ -36,7 +36,7 @@ sed -n 1,2p "$dir/text" | tr '\n' ' ' | grep -q '^with .*without: 60.0 % .*381.5
     fail "the first sentence: $(head -3 "$dir/text")"
 [ ! -s "$dir/log" ] || fail "warnings about two good runs: $(cat "$dir/log")"
 python3 - "$dir" <<'END' || fail "the forms disagree"
-import csv, html.parser, json, math, re, sys, struct, xml.dom.minidom
+import csv, html.parser, json, math, re, sys, xml.dom.minidom
 d = sys.argv[1]
 j = json.load(open(d + "/json"))
 assert j["comparable"] and not j["not_comparable"] and not j["warnings"]
@@ -86,8 +86,6 @@ for key, f in facts.items():
         assert cells[k][1] in line and cells[k][1] in md, (key, cells[k][1], line)
 for name in ids:
     xml.dom.minidom.parse(d + "/svg/" + name + ".svg")
-    png = open(d + "/png/" + name + ".png", "rb").read()
-    assert png[:8] == b"\x89PNG\r\n\x1a\n" and struct.unpack(">II", png[16:24]) == (1440, 680) and len(png) > 3000
 END
 # the difference of the curves: the second run's loss is 1.01 times the first's, so it falls with it and is never negative
 grep -q '^ *0.010[0-9]* ┤' "$dir/text" || fail "no difference plot"
@@ -99,38 +97,22 @@ LC_ALL=C.UTF-8 python3 -c 'import re, sys
 at = {re.search("[┤│]", l[:20]).start() for l in open(sys.argv[1], encoding="utf-8") if re.search("[┤│]", l[:20])}
 assert len(at) == 1, at' "$dir/negative" || fail "the axis of a plot is not straight"
 
-# a paper: tables and methods in two languages that only LaTeX's own characters are left in, figures as SVG and PDF
+# a paper: tables in two languages that only LaTeX's own characters are left in, figures as SVG
 cp -r "$dir/with" "$dir/with_50%_&_#{教师}"
 c "$dir/without" "$dir/with_50%_&_#{教师}" --paper "$dir/paper" >/dev/null || fail "--paper"
 python3 - "$dir" <<'END' || fail "the paper"
-import os, re, sys
+import os, sys
 d = sys.argv[1] + "/paper/"
 names = ["memory", "iteration-loss", "loss-difference", "epoch-loss", "throughput"]
-expected = {n + e for n in names for e in (".svg", ".pdf")} | {n + l + ".tex" for n in ("table", "methods", "paper") for l in ("", "_zh")}
-assert set(os.listdir(d)) == expected, os.listdir(d)
-for n in names: # every object is where the table of references says, and the stream is as long as it says
-    pdf = open(d + n + ".pdf", "rb").read()
-    xref = int(re.search(rb"startxref\n(\d+)\n%%EOF\n$", pdf).group(1))
-    assert pdf[xref:xref + 4] == b"xref"
-    offsets = [int(x) for x in re.findall(rb"^(\d{10}) 00000 n $", pdf, re.M)]
-    assert len(offsets) == 8 and all(pdf[o:].startswith(b"%d 0 obj\n" % (i + 1)) for i, o in enumerate(offsets)), n
-    length = int(re.search(rb"/Length (\d+)", pdf).group(1))
-    begin = pdf.index(b"stream\n") + 7
-    assert pdf[begin + length:].startswith(b"\nendstream"), n
-assert "教师".encode("utf-16-be").hex().encode() in open(d + "memory.pdf", "rb").read()
+assert set(os.listdir(d)) == {n + ".svg" for n in names} | {"table.tex", "table_zh.tex"}, os.listdir(d)
 wide = "U+6559 U+5E08" # pdfLaTeX has no Chinese of its own
 for l in ("", "_zh"):
-    table, methods, paper = (open(d + n + l + ".tex").read() for n in ("table", "methods", "paper"))
+    table = open(d + "table" + l + ".tex").read()
     assert "with\\_50\\%%\\_\\&\\_\\#\\{%s\\}" % ("教师" if l else wide) in table and "\\toprule" in table and "\\bottomrule" in table and "381.5 MiB ($-$60.0 \\%)" in table, table
     rows = [r for r in table.split("\n") if r.endswith("\\\\")]
     assert all(r.replace("\\&", "").count("&") == 2 for r in rows) and len(rows) > 8, rows
-    assert table.count("{") == table.count("}") and methods.count("{") == methods.count("}")
-    assert "\\texttt{optim.use\\_meopt} (false / true)" in methods and "22222222" in methods and "11111111" in methods, methods
-    assert not re.search(r"(?<!\\)[%#]", methods) and "\\input{methods%s}" % l in paper and paper.count("\\includegraphics") == 5, paper
-assert "Welch" not in open(d + "methods.tex").read() and "Welch" not in open(d + "methods_zh.tex").read()
+    assert table.count("{") == table.count("}")
 END
-c "$dir/without,$dir/without" "$dir/with,$dir/with" --paper "$dir/paper" >/dev/null
-for file in methods methods_zh; do grep -q Welch "$dir/paper/$file.tex" || fail "the test of repeats is not in $file"; done
 
 grep -qF '⠤' "$dir/text" || fail "no braille curve"
 LC_ALL=C "$MEOPT" compare "$dir/without" "$dir/with" >"$dir/ascii"

@@ -34,13 +34,11 @@ text = open("text").read()
 assert text.count(history) >= 2, text
 latex = "0.01 $\\to$ 1.0$\\times10^{-5}$ @4 $\\to$ 2.0$\\times10^{-5}$ @8"
 for suffix in "", "_zh":
-    methods, table = open("paper/methods%s.tex" % suffix).read(), open("paper/table%s.tex" % suffix).read()
-    assert latex in methods and latex in table and "optim.lr" in methods and "log\\_every" not in table, (methods, table)
+    table = open("paper/table%s.tex" % suffix).read()
+    assert latex in table and "log\\_every" not in table, table
 END
-"$MEOPT" compare runs/resumed runs/constant --paper paper >out 2>log
-grep -q '0.01 \$.to\$ 1.0.*@4 \$.to\$ 2.0.*@8' paper/methods.tex || fail "the sentence: $(cat paper/methods.tex)"
 "$MEOPT" compare runs/resumed --json --paper paper >json 2>log || fail "one run"
-grep -q '"0.01 -> 1.0e-5 @4 -> 2.0e-5 @8"' json && grep -q '0.01 \$.to\$' paper/methods.tex || fail "one run alone"
+grep -q '"0.01 -> 1.0e-5 @4 -> 2.0e-5 @8"' json && grep -q '0.01 \$.to\$' paper/table.tex || fail "one run alone"
 
 # a line with 100,000 keys, which only another program writes
 cp -r runs/resumed keys

@@ -44,7 +44,7 @@ for line in open("po/zh_CN.po", encoding="utf-8"):
 TOKEN = re.compile(r'/\*.*?\*/|//[^\n]*|\'(?:[^\'\\]|\\.)*\'|"(?:[^"\\]|\\.)*"|\w+|[^\s\w]', re.S)
 found = 0
 for path in subprocess.run("find core cli fetch -name '*.c'", shell=True, capture_output=True, text=True).stdout.split():
-    if re.match("core/(compare/(paper|plot_svg|plot_pdf|output_html)|run/prometheus|weights/write_pt)|cli/supervisor/hooks", path):
+    if re.match("core/(compare/(paper|plot_svg|output_html)|run/prometheus|weights/write_pt)|cli/supervisor/hooks", path):
         continue
     tokens = [t for t in TOKEN.findall(open(path, encoding="utf-8").read()) if t[:2] not in ("/*", "//")]
     for i in range(1, len(tokens)):
