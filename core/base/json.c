@@ -3,6 +3,7 @@
 #include "core/base/file.h"
 
 #include <errno.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -102,6 +103,24 @@ void json_print(FILE *out, const json_t *root, size_t flags)
     }
     fputc('\n', out);
     free(text);
+}
+
+double json_member_number(const json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+    return json_is_number(value) ? json_number_value(value) : NAN;
+}
+
+int64_t json_member_count(const json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+    return json_is_integer(value) && json_integer_value(value) >= 0 ? json_integer_value(value) : -1;
+}
+
+void json_member_name(char *dst, size_t size, const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    name_printable(dst, size, text ? text : "");
 }
 
 /* frees text */

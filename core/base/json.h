@@ -6,6 +6,7 @@
 
 #include <jansson.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 
 /* Prints json_text's text and a newline. Control characters, also those beyond ASCII, and bidirectional
@@ -26,6 +27,12 @@ json_t *json_read(const char *path, size_t max_bytes, struct error *err);
 /* Replaces a file by json_text's text (file_write_atomic). root NULL: memory was exhausted when it was
  * built. */
 int json_write(const char *path, const json_t *root, size_t flags, struct error *err);
+
+/* Members of an object from outside: NAN, -1 (also for a negative one) and "" if there is none of the type.
+ * Names are printable (name_printable). */
+double json_member_number(const json_t *object, const char *key);
+int64_t json_member_count(const json_t *object, const char *key);
+void json_member_name(char *dst, size_t size, const json_t *object, const char *key);
 
 /* Like json_read and json_write, below a directory that others may have filled (file_read_below,
  * file_write_below). */

@@ -2,16 +2,15 @@
 #include "core/compare/record.h"
 #include "core/compare/settings.h"
 #include "core/base/file.h"
-#include "core/base/retry.h"
+#include "core/base/json.h"
 #include "core/run/memory.h"
 #include "core/run/telemetry.h"
 #include "core/run/metric_line.h"
 #include "core/run/run.h"
+#include "core/run/tail.h"
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <jansson.h>
 #include <fcntl.h>
 #include <math.h>
 #include <signal.h>
@@ -21,7 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { SMALL_FILE = 4 << 20, BLOCK = 1 << 20, LONGEST_LINE = 8 << 20 };
+enum { SMALL_FILE = 4 << 20 };
 
 /* ---- meta.json, state.json ---- */
 
@@ -34,37 +33,11 @@ static int read_small(const char *directory, const char *name, char **text, size
     return code && errno == ENOENT ? 0 : code;
 }
 
-static int read_object(const char *directory, const char *name, json_t **out, struct error *err)
+/* *object NULL if the file does not exist or is no JSON. */
+static int read_object(const char *directory, const char *name, json_t **object, struct error *err)
 {
-    char *text;
-    size_t bytes = 0;
-    int code = read_small(directory, name, &text, &bytes, err);
-    json_t *object = text ? json_loadb(text, bytes, JSON_ALLOW_NUL, NULL) : NULL;
-    if (object && !json_is_object(object)) {
-        json_decref(object);
-        object = NULL;
-    }
-    free(text);
-    *out = object;
-    return code;
-}
-
-static void read_text(const json_t *object, const char *key, char *dst, size_t size)
-{
-    const char *text = json_string_value(json_object_get(object, key));
-    if (text) name_printable(dst, size, text);
-}
-
-static int64_t take_integer(const json_t *object, const char *key)
-{
-    const json_t *value = json_object_get(object, key);
-    return json_is_integer(value) && json_integer_value(value) >= 0 ? json_integer_value(value) : -1;
-}
-
-static double read_number(const json_t *object, const char *key)
-{
-    const json_t *value = json_object_get(object, key);
-    return json_is_number(value) ? json_number_value(value) : NAN;
+    *object = json_read_below(directory, name, SMALL_FILE, err);
+    return *object || errno == ENOENT || err->code == EXIT_INTEGRITY ? 0 : err->code;
 }
 
 /* Reads kernels and libraries from the start's table. */
@@ -76,11 +49,11 @@ static void read_start(struct record *r, const json_t *start)
     json_array_foreach(start, i, row)
     {
         char name[32] = "";
-        read_text(row, "name", name, sizeof name);
-        if (strcmp(name, "device") == 0) read_text(row, "is", device, sizeof device);
-        if (strcmp(name, "kernels") == 0) read_text(row, "is", r->kernels, sizeof r->kernels);
-        if (strcmp(name, "products") == 0) read_text(row, "is", r->products, sizeof r->products);
-        if (strcmp(name, "attention") == 0) read_text(row, "is", r->attention, sizeof r->attention);
+        json_member_name(name, sizeof name, row, "name");
+        if (strcmp(name, "device") == 0) json_member_name(device, sizeof device, row, "is");
+        if (strcmp(name, "kernels") == 0) json_member_name(r->kernels, sizeof r->kernels, row, "is");
+        if (strcmp(name, "products") == 0) json_member_name(r->products, sizeof r->products, row, "is");
+        if (strcmp(name, "attention") == 0) json_member_name(r->attention, sizeof r->attention, row, "is");
     }
     const char *threads = strstr(device, " thread"), *comma = strrchr(device, ',');
     r->threads = threads && comma && comma < threads ? atoll(comma + 1) : -1;
@@ -91,7 +64,7 @@ static int read_meta(struct record *r, struct error *err)
     json_t *meta;
     int code = read_object(r->path, "meta.json", &meta, err);
     if (code) return code;
-    int64_t version = take_integer(meta, "version");
+    int64_t version = json_member_count(meta, "version");
     if (meta && version >= 0 && version != RECORD_LAYOUT) {
         json_decref(meta);
         error_set(err, EXIT_INTEGRITY, "compare it with the meopt that made it",
@@ -99,27 +72,27 @@ static int read_meta(struct record *r, struct error *err)
                   RECORD_LAYOUT);
         return error_at(err, r->path, 0, 0);
     }
-    read_text(meta, "device", r->device, sizeof r->device);
-    read_text(meta, "objective", r->objective, sizeof r->objective);
-    read_text(meta, "family", r->family, sizeof r->family);
-    read_text(meta, "code_version", r->version, sizeof r->version);
-    read_text(meta, "program_crc32c", r->program, sizeof r->program);
-    read_text(meta, "data_crc32c", r->data, sizeof r->data);
-    read_text(meta, "teacher_crc32c", r->teacher_weights, sizeof r->teacher_weights);
-    read_text(meta, "student_crc32c", r->student_weights, sizeof r->student_weights);
-    read_text(meta, "host", r->host, sizeof r->host);
-    r->started = read_number(meta, "started");
-    r->images = take_integer(meta, "images");
-    r->tokens = take_integer(meta, "tokens");
-    r->total_steps = take_integer(meta, "total_steps");
-    r->student_parameters = take_integer(meta, "student_parameters");
-    r->teacher_parameters = take_integer(meta, "teacher_parameters");
-    r->seed = take_integer(meta, "seed");
-    r->step_images = take_integer(meta, "batch_images");
-    r->ranks = take_integer(meta, "ranks");
-    r->epoch_steps = take_integer(meta, "epoch_steps");
-    r->optimizer_bytes_per_param = read_number(meta, "optimizer_bytes_per_param");
-    r->checkpoint_bytes = read_number(meta, "checkpoint_bytes");
+    json_member_name(r->device, sizeof r->device, meta, "device");
+    json_member_name(r->objective, sizeof r->objective, meta, "objective");
+    json_member_name(r->family, sizeof r->family, meta, "family");
+    json_member_name(r->version, sizeof r->version, meta, "code_version");
+    json_member_name(r->program, sizeof r->program, meta, "program_crc32c");
+    json_member_name(r->data, sizeof r->data, meta, "data_crc32c");
+    json_member_name(r->teacher_weights, sizeof r->teacher_weights, meta, "teacher_crc32c");
+    json_member_name(r->student_weights, sizeof r->student_weights, meta, "student_crc32c");
+    json_member_name(r->host, sizeof r->host, meta, "host");
+    r->started = json_member_number(meta, "started");
+    r->images = json_member_count(meta, "images");
+    r->tokens = json_member_count(meta, "tokens");
+    r->total_steps = json_member_count(meta, "total_steps");
+    r->student_parameters = json_member_count(meta, "student_parameters");
+    r->teacher_parameters = json_member_count(meta, "teacher_parameters");
+    r->seed = json_member_count(meta, "seed");
+    r->step_images = json_member_count(meta, "batch_images");
+    r->ranks = json_member_count(meta, "ranks");
+    r->epoch_steps = json_member_count(meta, "epoch_steps");
+    r->optimizer_bytes_per_param = json_member_number(meta, "optimizer_bytes_per_param");
+    r->checkpoint_bytes = json_member_number(meta, "checkpoint_bytes");
     read_start(r, json_object_get(meta, "start"));
     json_decref(meta);
     return 0;
@@ -132,9 +105,9 @@ static int read_state(struct record *r, struct error *err)
     json_t *state;
     int code = read_object(r->path, "state.json", &state, err);
     char said[24] = "", host[128] = "", here[128] = "";
-    read_text(state, "state", said, sizeof said);
-    read_text(state, "host", host, sizeof host);
-    int64_t pid = take_integer(state, "pid");
+    json_member_name(said, sizeof said, state, "state");
+    json_member_name(host, sizeof host, state, "host");
+    int64_t pid = json_member_count(state, "pid");
     json_decref(state);
     gethostname(here, sizeof here - 1);
     if (strcmp(said, "training") == 0) {
@@ -289,42 +262,29 @@ static bool read_line(struct reading *in, const char *text, size_t bytes)
 static int read_metrics(struct reading *in, struct error *err)
 {
     struct record *r = in->record;
-    char *path = path_join(r->path, "metrics.jsonl");
-    size_t capacity = BLOCK, held = 0;
-    char *block = xmalloc(capacity);
-    int fd, code = file_open_below(r->path, "metrics.jsonl", O_RDONLY, &fd, NULL, err);
+    struct tail lines;
+    const char *line;
+    size_t bytes;
+    tail_init(&lines, r->path, "metrics.jsonl");
+    int code = file_open_below(r->path, lines.name, O_RDONLY, &lines.fd, NULL, err);
     if (code && errno == ENOENT) code = 0;
-    while (fd >= 0 && !code) {
-        ssize_t got = retry_read(fd, block + held, capacity - held, -1);
-        if (got < 0) code = error_errno(err, EXIT_FAILED, NULL, "cannot read the metrics");
-        if (got <= 0) break;
-        size_t filled = held + (size_t)got, at = 0;
-        for (char *end; (end = memchr(block + at, '\n', filled - at)) != NULL;) {
-            size_t n = (size_t)(end - block) - at;
-            if (n && !read_line(in, block + at, n)) {
-                code = error_set(err, EXIT_HOST_MEMORY, "close other programs", "out of memory at step %lld",
-                                 (long long)r->count);
-                break;
-            }
-            at += n + 1;
-        }
-        held = filled - at;
-        memmove(block, block + at, held);
-        if (held == capacity) {
-            if (capacity >= LONGEST_LINE) {
-                code = error_set(err, EXIT_INTEGRITY, "check that this is the metrics file of a run",
-                                 "a line is longer than %d MiB", LONGEST_LINE >> 20);
-                break;
-            }
-            block = xrealloc(block, capacity *= 2);
-        }
+    while (!code && (line = tail_line(&lines, &bytes)) != NULL)
+        if (bytes && !read_line(in, line, bytes))
+            code = error_set(err, EXIT_HOST_MEMORY, "close other programs", "out of memory at step %lld",
+                             (long long)r->count);
+    errno = lines.failed;
+    if (!code && lines.failed) code = error_errno(err, EXIT_FAILED, NULL, "cannot read the metrics");
+    if (!code && lines.skipped)
+        code = error_set(err, EXIT_INTEGRITY, "check that this is the metrics file of a run",
+                         "a line is longer than %d MiB", TAIL_LINE_BYTES >> 20);
+    /* an unfinished line, even if it parses: its writer was interrupted, or is still writing */
+    r->torn = lines.inside || lines.begin < lines.end;
+    if (code) {
+        char *path = path_join(r->path, lines.name);
+        error_at(err, path, 0, 0);
+        free(path);
     }
-    r->torn =
-        held > 0; /* an unfinished line, even if it parses: its writer was interrupted, or is still writing */
-    if (fd >= 0) close(fd);
-    if (code) error_at(err, path, 0, 0);
-    free(block);
-    free(path);
+    tail_free(&lines);
     return code;
 }
 

@@ -108,10 +108,10 @@ static void read_fallback(struct follow *f, const json_t *meta)
     json_array_foreach(json_object_get(meta, "start"), i, row)
     {
         char name[32], is[120], cost[120], remedy[8];
-        follow_text(name, sizeof name, row, "name");
-        follow_text(is, sizeof is, row, "is");
-        follow_text(cost, sizeof cost, row, "cost");
-        follow_text(remedy, sizeof remedy, row, "mend");
+        json_member_name(name, sizeof name, row, "name");
+        json_member_name(is, sizeof is, row, "is");
+        json_member_name(cost, sizeof cost, row, "cost");
+        json_member_name(remedy, sizeof remedy, row, "mend");
         bool computes = strcmp(name, "collectives") != 0 && strcmp(name, "telemetry") != 0;
         if (computes && cost[0] && remedy[0] && !f->fallback[0])
             snprintf(f->fallback, sizeof f->fallback, "%.24s: %.80s: %.80s", name, cost, is);
@@ -124,7 +124,7 @@ static void read_rank_plans(struct follow *f, const json_t *ranks)
     const json_t *one;
     json_array_foreach(ranks, i, one)
     {
-        if (i == FOLLOW_CARDS || follow_whole(one, "rank") != (int64_t)i) break;
+        if (i == FOLLOW_CARDS || json_member_count(one, "rank") != (int64_t)i) break;
         f->rank_plans[i] = memory_parse(one);
         f->rank_plan_count = (int)i + 1;
     }
@@ -138,25 +138,25 @@ const struct run_memory *follow_plan(const struct follow *f, int rank)
 
 static void read_meta(struct follow *f)
 {
-    json_t *meta = f->has_meta ? NULL : follow_load(f, "meta.json"),
-           *plan = f->has_plan ? NULL : follow_load(f, "plan.json");
+    json_t *meta = f->has_meta ? NULL : json_read_below(f->directory, "meta.json", FOLLOW_FILE_BYTES, NULL),
+           *plan = f->has_plan ? NULL : json_read_below(f->directory, "plan.json", FOLLOW_FILE_BYTES, NULL);
     if (meta) {
         f->has_meta = true;
-        follow_text(f->family, sizeof f->family, meta, "family");
-        follow_text(f->device, sizeof f->device, meta, "device");
-        f->started = follow_number(meta, "started");
-        f->student_parameters = follow_whole(meta, "student_parameters");
-        f->teacher_parameters = follow_whole(meta, "teacher_parameters");
-        f->epoch_steps = follow_whole(meta, "epoch_steps");
+        json_member_name(f->family, sizeof f->family, meta, "family");
+        json_member_name(f->device, sizeof f->device, meta, "device");
+        f->started = json_member_number(meta, "started");
+        f->student_parameters = json_member_count(meta, "student_parameters");
+        f->teacher_parameters = json_member_count(meta, "teacher_parameters");
+        f->epoch_steps = json_member_count(meta, "epoch_steps");
         read_fallback(f, meta);
     }
     if (plan) {
         f->has_plan = true;
         f->plan = memory_parse(plan);
         f->baseline = memory_parse(json_object_get(plan, "baseline"));
-        double stages = follow_number(plan, "stages");
+        double stages = json_member_number(plan, "stages");
         f->stages = stages > 1 && stages <= 4096 ? (int)stages : 0;
-        f->planned_bubble = follow_number(plan, "bubble");
+        f->planned_bubble = json_member_number(plan, "bubble");
         read_rank_plans(f, json_object_get(plan, "ranks"));
     }
     json_decref(meta);
@@ -262,13 +262,13 @@ void follow_take_event(struct follow *f, const char *text, size_t bytes)
         return;
     }
     char event[64], message[300], when[32], line[480];
-    follow_text(event, sizeof event, object, "event");
-    follow_text(message, sizeof message, object, "message");
+    json_member_name(event, sizeof event, object, "event");
+    json_member_name(message, sizeof message, object, "message");
     message_translated(message, sizeof message, message);
     changes_text(message, sizeof message, json_object_get(object, "changed"));
-    add_mark(f, follow_whole(object, "step"), event, message);
-    run_time_text(when, sizeof when, "%m-%d %H:%M:%SZ", follow_number(object, "time"));
-    int64_t step = follow_whole(object, "step");
+    add_mark(f, json_member_count(object, "step"), event, message);
+    run_time_text(when, sizeof when, "%m-%d %H:%M:%SZ", json_member_number(object, "time"));
+    int64_t step = json_member_count(object, "step");
     snprintf(line, sizeof line, _("%s  step %lld  %s%s%s"), when, (long long)(step < 0 ? 0 : step), _(event),
              message[0] ? _(": ") : "", message);
     add_to_ring(f->events, &f->event_count, line);

@@ -73,7 +73,7 @@ static void end_list(struct follow *f)
 
 static void take_rank_count(struct follow *f, const json_t *summary)
 {
-    int64_t ranks = follow_whole(summary, "ranks");
+    int64_t ranks = json_member_count(summary, "ranks");
     f->rank_count = ranks > FOLLOW_CARDS && ranks < INT_MAX ? (int)ranks : 0;
 }
 
@@ -91,16 +91,16 @@ void follow_take_cards(struct follow *f, const struct metric_line *line, const c
     begin_list(f, FROM_METRICS);
     json_array_foreach(cards, i, card)
     {
-        struct follow_card *c = card_of(f, follow_whole(card, "rank"), FROM_METRICS);
+        struct follow_card *c = card_of(f, json_member_count(card, "rank"), FROM_METRICS);
         if (!c) continue;
-        follow_text(c->device, sizeof c->device, card, "device");
+        json_member_name(c->device, sizeof c->device, card, "device");
         c->memory = memory_parse(card);
-        c->images_per_s = follow_number(card, "images_per_s");
+        c->images_per_s = json_member_number(card, "images_per_s");
         if (f->replay && json_is_number(json_object_get(card, "busy_percent"))) { /* stored with the step */
-            c->busy_percent = follow_number(card, "busy_percent");
-            c->temp_c = follow_number(card, "temp_c");
-            c->power_w = follow_number(card, "power_w");
-            c->total_bytes = follow_number(card, "total_bytes");
+            c->busy_percent = json_member_number(card, "busy_percent");
+            c->temp_c = json_member_number(card, "temp_c");
+            c->power_w = json_member_number(card, "power_w");
+            c->total_bytes = json_member_number(card, "total_bytes");
             c->age_s = 0;
         }
     }
@@ -137,11 +137,11 @@ void follow_take_readings(struct follow *f, const json_t *cards, double age)
         {
             if (c->holder_count == FOLLOW_HOLDERS) break;
             int at = c->holder_count++;
-            c->holders[at].pid = (int)follow_whole(holder, "pid");
-            follow_text(c->holders[at].name, sizeof c->holders[at].name, holder, "name");
-            c->holders[at].bytes = follow_number(holder, "mem_bytes");
+            c->holders[at].pid = (int)json_member_count(holder, "pid");
+            json_member_name(c->holders[at].name, sizeof c->holders[at].name, holder, "name");
+            c->holders[at].bytes = json_member_number(holder, "mem_bytes");
         }
-        double own = follow_number(object, "age_s");
+        double own = json_member_number(object, "age_s");
         c->age_s = age + (isfinite(own) ? own : 0);
     }
 }
@@ -151,19 +151,19 @@ static void read_hosts(struct follow *f, const json_t *summary, const json_t *ho
     const json_t *host;
     size_t i;
     take_rank_count(f, summary);
-    f->running_count = (int)follow_whole(summary, "running");
-    f->host_count = (int)follow_whole(summary, "hosts");
+    f->running_count = (int)json_member_count(summary, "running");
+    f->host_count = (int)json_member_count(summary, "hosts");
     if (!(f->peak_bytes.max > 0)) f->peak_bytes = many_ranks_parse(summary, "peak_bytes");
     f->hosts_listed = 0;
     json_array_foreach(hosts, i, host)
     {
         if (f->hosts_listed == HOSTS_LISTED) break;
         struct follow_host *h = &f->hosts[f->hosts_listed++];
-        follow_text(h->name, sizeof h->name, host, "host");
-        h->first_rank = (int)follow_whole(host, "first_rank");
-        h->ranks = (int)follow_whole(host, "ranks");
-        h->running = (int)follow_whole(host, "running");
-        h->peak_bytes = follow_whole(host, "peak_bytes");
+        json_member_name(h->name, sizeof h->name, host, "host");
+        h->first_rank = (int)json_member_count(host, "first_rank");
+        h->ranks = (int)json_member_count(host, "ranks");
+        h->running = (int)json_member_count(host, "running");
+        h->peak_bytes = json_member_count(host, "peak_bytes");
     }
 }
 
@@ -178,22 +178,22 @@ static void read_ranks(struct follow *f, const json_t *ranks, const json_t *summ
     json_array_foreach(ranks, i, rank)
     {
         char state[16];
-        double waiting = follow_number(rank, "waiting_percent");
-        int64_t number = follow_whole(rank, "rank");
+        double waiting = json_member_number(rank, "waiting_percent");
+        int64_t number = json_member_count(rank, "rank");
         struct follow_card *c = card_of(f, number, FROM_LIVE);
         most = fmax(most, waiting);
         if (json_is_true(json_object_get(rank, "slowest"))) {
             f->slowest_rank = (int)number;
-            follow_text(f->slowest_host, sizeof f->slowest_host, rank, "host");
+            json_member_name(f->slowest_host, sizeof f->slowest_host, rank, "host");
             own = waiting;
         }
         if (!c) continue;
-        follow_text(state, sizeof state, rank, "state");
+        json_member_name(state, sizeof state, rank, "state");
         c->waiting_percent = waiting;
         c->silent = strcmp(state, "silent") == 0 || strcmp(state, "missing") == 0;
-        if (c->memory.now_bytes < 0) c->memory.now_bytes = follow_whole(rank, "mem_bytes");
-        if (c->memory.peak_bytes < 0) c->memory.peak_bytes = follow_whole(rank, "peak_bytes");
-        if (!c->device[0]) follow_text(c->device, sizeof c->device, rank, "device");
+        if (c->memory.now_bytes < 0) c->memory.now_bytes = json_member_count(rank, "mem_bytes");
+        if (c->memory.peak_bytes < 0) c->memory.peak_bytes = json_member_count(rank, "peak_bytes");
+        if (!c->device[0]) json_member_name(c->device, sizeof c->device, rank, "device");
     }
     end_list(f);
     f->slowest_costs = most - own;
@@ -201,8 +201,9 @@ static void read_ranks(struct follow *f, const json_t *ranks, const json_t *summ
 
 void follow_take_live(struct follow *f)
 {
-    json_t *object = follow_load(f, "live.json"), *worker = json_object_get(object, "worker");
-    f->live_time = object ? follow_number(object, "time") : 0;
+    json_t *object = json_read_below(f->directory, "live.json", FOLLOW_FILE_BYTES, NULL),
+           *worker = json_object_get(object, "worker");
+    f->live_time = object ? json_member_number(object, "time") : 0;
     if (!object) { /* the run has ended: the last known values remain */
         f->worker[0] = 0;
         f->slowest_rank = -1;
@@ -215,10 +216,10 @@ void follow_take_live(struct follow *f)
         for (int i = 0; i < f->other_count; i++) f->others[i].age_s = 0;
         return;
     }
-    follow_text(f->worker, sizeof f->worker, worker, "state");
-    follow_text(f->phase, sizeof f->phase, worker, "phase");
-    f->silent_s = follow_number(worker, "silent_s");
-    f->io_percent = follow_number(object, "io_pressure_percent");
+    json_member_name(f->worker, sizeof f->worker, worker, "state");
+    json_member_name(f->phase, sizeof f->phase, worker, "phase");
+    f->silent_s = json_member_number(worker, "silent_s");
+    f->io_percent = json_member_number(object, "io_pressure_percent");
     const json_t *summary = json_object_get(object, "ranks_summary");
     if (summary) read_hosts(f, summary, json_object_get(object, "hosts"));
     read_ranks(f, json_object_get(object, "ranks"), summary);
@@ -249,7 +250,7 @@ static void halve(struct follow *f)
 
 static void add_reading(struct follow *f, const json_t *line)
 {
-    double t = follow_number(line, "time");
+    double t = json_member_number(line, "time");
     const json_t *object;
     size_t i;
     if (!isfinite(t)) return;
@@ -264,7 +265,7 @@ static void add_reading(struct follow *f, const json_t *line)
     f->reading_lines = more ? f->reading_lines + 1 : 1;
     double weight = f->reading_lines;
     f->reading_times[at] = more ? (f->reading_times[at] * (weight - 1) + t) / weight : t;
-    f->reading_steps[at] = (double)follow_whole(line, "step");
+    f->reading_steps[at] = (double)json_member_count(line, "step");
     for (int c = 0; c < f->card_count && !more; c++)
         for (int k = 0; k < READING_COUNT && f->cards[c].readings; k++) f->cards[c].readings[at][k] = NAN;
     json_array_foreach(json_object_get(line, "cards"), i, object)
@@ -321,13 +322,13 @@ void follow_take_telemetry(struct follow *f)
         sample(f, size);
     for (const char *text; (text = tail_line(t, &bytes)) != NULL;) {
         json_t *line = json_loadb(text, bytes, 0, NULL);
-        if (f->replay && follow_whole(line, "step") > f->last.step) {
+        if (f->replay && json_member_count(line, "step") > f->last.step) {
             tail_unread(t); /* later than the replay's clock */
             json_decref(line);
             break;
         }
         add_reading(f, line);
-        f->io_percent = follow_number(line, "io_pressure_percent");
+        f->io_percent = json_member_number(line, "io_pressure_percent");
         follow_take_readings(f, json_object_get(line, "cards"),
                              0); /* live.json replaces it while the run is active */
         json_decref(line);

@@ -1,19 +1,13 @@
-/* Private to the reader of a run: shared by follow.c (steps, events), follow_cards.c (cards) and
- * follow_json.c (fields of JSON files). */
+/* Private to the reader of a run: shared by follow.c (steps, events) and follow_cards.c (cards). */
 #ifndef MEOPT_RUN_FOLLOW_INTERNAL_H
 #define MEOPT_RUN_FOLLOW_INTERNAL_H
 
+#include "core/base/json.h"
 #include "core/run/follow.h"
 
 enum { CARDS_LINE_BYTES = 64 << 10 }; /* of cards.jsonl, at most: the cards of one node */
 
-#include <jansson.h>
-
-double follow_number(const json_t *object, const char *key); /* NAN if missing */
-int64_t follow_whole(const json_t *object, const char *key); /* -1 if missing */
-void follow_text(char *dst, size_t size, const json_t *object, const char *key);
-/* Reads a JSON file of the run; NULL if there is none. */
-json_t *follow_load(const struct follow *f, const char *name);
+enum { FOLLOW_FILE_BYTES = 4 << 20 }; /* of a JSON file of the run, at most */
 
 /* Adds a line of events.jsonl, or of worker.log. */
 void follow_take_event(struct follow *f, const char *text, size_t bytes);

@@ -1,5 +1,6 @@
 /* Memory by class, as JSON: see memory.h. */
 #include "core/run/memory.h"
+#include "core/base/json.h"
 
 json_t *memory_offloaded_json(const struct memory_use *use, enum memory_place place)
 {
@@ -22,25 +23,19 @@ json_t *memory_json(const struct memory_use *use)
                      memory_offloaded_json(use, PLACE_FILE));
 }
 
-static int64_t bytes_or_unknown(const json_t *object, const char *key)
-{
-    const json_t *x = json_object_get(object, key);
-    return json_is_integer(x) ? json_integer_value(x) : -1;
-}
-
 struct run_memory memory_parse(const json_t *object)
 {
     static const char *const class_keys[PLACE_COUNT] = {
         [PLACE_HOST] = "host_classes", [PLACE_FILE] = "file_classes"};
     struct run_memory m = {
-        bytes_or_unknown(object, "mem_bytes"), bytes_or_unknown(object, "peak_bytes"), {0}, {{0}}};
+        json_member_count(object, "mem_bytes"), json_member_count(object, "peak_bytes"), {0}, {{0}}};
     const json_t *classes = json_object_get(object, "classes");
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
-        m.class_bytes[c] = bytes_or_unknown(classes, memory_class_names[c]);
+        m.class_bytes[c] = json_member_count(classes, memory_class_names[c]);
     for (int place = 0; place < PLACE_COUNT; place++)
         for (int c = 0; c < MEMORY_CLASS_COUNT; c++) {
             int64_t bytes =
-                bytes_or_unknown(json_object_get(object, class_keys[place]), memory_class_names[c]);
+                json_member_count(json_object_get(object, class_keys[place]), memory_class_names[c]);
             m.offloaded_bytes[place][c] = bytes > 0 ? bytes : 0;
         }
     return m;

@@ -25,12 +25,6 @@ enum {
 };
 static const double BOTTLENECKS_SECONDS = 0.3; /* per call for many runs */
 
-static double number(const json_t *object, const char *key)
-{
-    const json_t *x = json_object_get(object, key);
-    return json_is_number(x) ? json_number_value(x) : NAN;
-}
-
 static json_t *load(const struct run_brief *b, const char *name)
 {
     return json_read_below(b->directory, name, 4 << 20, NULL);
@@ -114,7 +108,7 @@ static void read_static(struct run_brief *b)
     b->meta_mark = mark;
     json_t *meta = load(b, "meta.json"), *plan = load(b, "plan.json");
     const char *device = json_string_value(json_object_get(meta, "device"));
-    b->started = isfinite(number(meta, "started")) ? number(meta, "started") : 0;
+    b->started = isfinite(json_member_number(meta, "started")) ? json_member_number(meta, "started") : 0;
     name_printable(b->device, sizeof b->device, device ? device : "");
     read_job(b, json_object_get(meta, "job"));
     b->peak_bytes = plan ? memory_parse(plan).peak_bytes : -1;
@@ -127,7 +121,7 @@ static void find_silence(struct run_brief *b)
 {
     const struct run_status *s = &b->status;
     json_t *live = load(b, "live.json");
-    double live_time = number(live, "time"), now = (double)time(NULL);
+    double live_time = json_member_number(live, "time"), now = (double)time(NULL);
     json_decref(live);
     if (isfinite(live_time) && live_time > b->last_sign) b->last_sign = live_time;
     double silent = now - b->last_sign;

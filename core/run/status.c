@@ -19,12 +19,6 @@ static void copy_message(char *dst, size_t size, const json_t *object, const cha
     message_translated(dst, size, text ? text : ""); /* the file may belong to another user */
 }
 
-static void copy_name(char *dst, size_t size, const json_t *object, const char *key)
-{
-    const char *text = json_string_value(json_object_get(object, key));
-    name_printable(dst, size, text ? text : "");
-}
-
 /* After a reboot the pid may belong to a different process, which does not hold the run's lock. */
 static bool is_gone(int pid, const char *directory)
 {
@@ -52,8 +46,8 @@ int run_status_read(struct run_status *s, const char *directory, struct error *e
             error_at(err, path, 0, 0);
             free(path);
         }
-        copy_name(s->state, sizeof s->state, object, "state");
-        copy_name(s->host, sizeof s->host, object, "host");
+        json_member_name(s->state, sizeof s->state, object, "state");
+        json_member_name(s->host, sizeof s->host, object, "host");
         copy_message(s->message, sizeof s->message, object, "message");
         copy_message(s->hint, sizeof s->hint, object, "hint");
         s->step = json_integer_value(json_object_get(object, "step"));

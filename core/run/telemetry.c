@@ -1,37 +1,25 @@
 /* Card readings of a run: see telemetry.h. */
 #include "core/run/telemetry.h"
-#include "core/base/file.h"
+#include "core/base/json.h"
 #include "core/run/tail.h"
 
 #include <math.h>
 
 enum { PAUSE_SECONDS = 60 };
 
-static double number(const json_t *object, const char *key)
-{
-    const json_t *x = json_object_get(object, key);
-    return json_is_number(x) ? json_number_value(x) : NAN;
-}
-
-static void printable(char *dst, size_t size, const json_t *object, const char *key)
-{
-    const char *text = json_string_value(json_object_get(object, key));
-    name_printable(dst, size, text ? text : "");
-}
-
 void telemetry_card(struct telemetry_card *c, const json_t *object)
 {
     const json_t *rank = json_object_get(object, "rank");
     bool own = json_is_integer(rank) && json_integer_value(rank) >= 0 && json_integer_value(rank) < 1 << 20;
     *c = (struct telemetry_card){.rank = own ? (int)json_integer_value(rank) : -1,
-                                 .used_bytes = number(object, "mem_used_bytes"),
-                                 .total_bytes = number(object, "mem_total_bytes"),
-                                 .process_bytes = number(object, "process_bytes"),
-                                 .busy_percent = number(object, "busy_percent"),
-                                 .temp_c = number(object, "temp_c"),
-                                 .power_w = number(object, "power_w")};
-    printable(c->name, sizeof c->name, object, "name");
-    printable(c->pci, sizeof c->pci, object, "pci");
+                                 .used_bytes = json_member_number(object, "mem_used_bytes"),
+                                 .total_bytes = json_member_number(object, "mem_total_bytes"),
+                                 .process_bytes = json_member_number(object, "process_bytes"),
+                                 .busy_percent = json_member_number(object, "busy_percent"),
+                                 .temp_c = json_member_number(object, "temp_c"),
+                                 .power_w = json_member_number(object, "power_w")};
+    json_member_name(c->name, sizeof c->name, object, "name");
+    json_member_name(c->pci, sizeof c->pci, object, "pci");
 }
 
 struct reading {
@@ -40,7 +28,7 @@ struct reading {
 
 static struct reading sum_cards(const json_t *line)
 {
-    struct reading r = {number(line, "time"), NAN, NAN, NAN};
+    struct reading r = {json_member_number(line, "time"), NAN, NAN, NAN};
     double busy = 0, power = 0;
     int busy_count = 0, power_count = 0;
     const json_t *card;
