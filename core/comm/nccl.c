@@ -14,11 +14,45 @@
  * not notice that a rank of the same host has died; the heartbeat does.
  */
 #include "core/base/clock.h"
-#include "core/comm/nccl_internal.h"
+#include "core/base/file.h"
+#include "core/base/log.h"
+#include "core/comm/comm_internal.h"
+#include "core/comm/nccl_api.h"
+#include "core/device/facts.h"
+#include "core/device/side_stream.h"
 
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+enum {
+    NCCL_JOIN_SECONDS = 120,
+    HEADERS_BYTES = (COMM_MOST_RANKS + 1) * sizeof(struct comm_header),
+    PARTS_BYTES = (NCCL_CARD_BYTES - HEADERS_BYTES) & ~255
+};
+
+/* The communicators of a rank differ in comm, comparing, exchange and open. */
+struct nccl {
+    const struct nccl_api *api;
+    void *comm;
+    struct side_stream *lane;       /* the side stream of the collectives */
+    void *stream;                   /* its handle */
+    char *parts;                    /* (PARTS_BYTES) on the card: data received from other ranks */
+    char *headers;                  /* on the card, after `parts`: headers of all ranks, then this rank's */
+    bool comparing;                 /* headers are being transferred */
+    struct comm_exchange *exchange; /* those of messages; NULL: of a collective */
+    bool open;
+    atomic_int *aborted, abort_flag; /* exit code; 0: not aborted. aborted: the flag of comm_open's */
+};
+static struct nccl *nccl_of(const struct comm *comm) { return comm->state; }
+
+/* Collects the results of the calls in a group: the first failure counts. */
+struct nccl_group {
+    struct nccl *n;
+    int result;
+};
 
 enum { SHORT_NS = 10000, LONG_NS = 500000, LEAVE_SECONDS = 5 };
 enum { HEADERS_SECONDS = 3 }; /* after a failure: longest wait for the headers that explain it */
@@ -31,7 +65,8 @@ static void backoff(long *ns)
     if (*ns < LONG_NS) *ns *= 2;
 }
 
-void nccl_drop(struct nccl *n)
+/* Aborts the communicator and its pending work on the card. */
+static void nccl_drop(struct nccl *n)
 {
     if (n->comm) n->api->abort(n->comm);
     n->comm = NULL;
@@ -107,7 +142,7 @@ static int nccl_failed(struct comm *comm, int result, struct error *err)
     return EXIT_RANK_LOST;
 }
 
-int nccl_card_failed(struct comm *comm, int code, struct error *err)
+static int nccl_card_failed(struct comm *comm, int code, struct error *err)
 {
     char text[160];
     struct nccl *n = nccl_of(comm);
@@ -128,7 +163,8 @@ static int torn_down(struct comm *comm, struct error *err)
                      (long long)comm->header.number);
 }
 
-int nccl_done(struct comm *comm, int result, double seconds, struct error *err)
+/* Waits until the library has finished the call that returned `result`. seconds 0: without a limit */
+static int nccl_done(struct comm *comm, int result, double seconds, struct error *err)
 {
     struct nccl *n = nccl_of(comm);
     double until = clock_seconds() + seconds;
@@ -167,7 +203,9 @@ static int wait_for_card(struct comm *comm, struct error *err)
     return lost ? lost : code ? nccl_card_failed(comm, code, err) : 0;
 }
 
-int nccl_finish(struct comm *comm, struct error *err)
+/* Waits for the headers, compares them and waits for the queued work. Finished work may still have failed,
+ * so it checks the communicator's state last. */
+static int nccl_finish(struct comm *comm, struct error *err)
 {
     struct nccl *n = nccl_of(comm);
     int code = n->comparing ? wait_for_card(comm, err) : 0;
@@ -195,18 +233,18 @@ static int nccl_follow(struct comm *comm, void *mark, struct error *err)
 
 /* ---- transfers ---- */
 
-int nccl_group_begin(struct comm *comm, struct nccl_group *g, struct error *err)
+static int nccl_group_begin(struct comm *comm, struct nccl_group *g, struct error *err)
 {
     *g = (struct nccl_group){.n = nccl_of(comm)};
     int code = torn_down(comm, err);
     if (!code) g->result = g->n->api->group_start();
     return code;
 }
-void nccl_group_add(struct nccl_group *g, int result)
+static void nccl_group_add(struct nccl_group *g, int result)
 {
     if (!g->result || g->result == NCCL_IN_PROGRESS) g->result = result;
 }
-int nccl_group_end(struct comm *comm, struct nccl_group *g, struct error *err)
+static int nccl_group_end(struct comm *comm, struct nccl_group *g, struct error *err)
 {
     int result = g->n->api->group_end();
     if (g->result && g->result != NCCL_IN_PROGRESS) result = g->result;
@@ -419,6 +457,233 @@ static int nccl_broadcast(struct comm *comm, void *p, size_t bytes, int root, st
         return nccl_card_failed(comm, failed, err);
     if ((code = nccl_finish(comm, err)) == 0 && comm->rank != root) memcpy(p, w->receive, bytes);
     return code;
+}
+
+/* ---- messages: through the communicator of all ranks, so that two ends in different groups compare their
+ * headers too ---- */
+
+/* Sends this rank's headers to its peers, before their messages, and receives theirs. */
+static int send_pair_headers(struct comm *comm, struct comm_exchange *e, struct error *err)
+{
+    struct nccl *n = nccl_of(comm);
+    struct comm_window *w = comm->window;
+    size_t bytes = sizeof(struct comm_pair), all = bytes * (size_t)e->peer_count;
+    struct nccl_group g;
+    memset(w->send, 0, all);
+    for (int i = 0; i < e->peer_count; i++)
+        memcpy(w->send + all + (size_t)i * bytes, &e->peers[i].own, bytes);
+    int failed = side_stream_upload(n->lane, n->headers, w->send, 2 * all);
+    if (failed) return nccl_card_failed(comm, failed, err);
+    int code = nccl_group_begin(comm, &g, err);
+    if (code) return code;
+    for (int i = 0; i < e->peer_count; i++) {
+        int peer = e->peers[i].rank;
+        char *other = n->headers + (size_t)i * bytes;
+        nccl_group_add(&g, n->api->send(other + all, bytes, NCCL_UINT8, peer, n->comm, n->stream));
+        nccl_group_add(&g, n->api->receive(other, bytes, NCCL_UINT8, peer, n->comm, n->stream));
+    }
+    if ((code = nccl_group_end(comm, &g, err)) != 0) return code;
+    failed = side_stream_download(n->lane, w->receive, n->headers, all);
+    if (!failed) failed = side_stream_end(n->lane);
+    n->comparing = !failed;
+    return failed ? nccl_card_failed(comm, failed, err) : 0;
+}
+
+static int send_messages(struct comm *comm, const struct comm_exchange *e, struct error *err)
+{
+    struct nccl *n = nccl_of(comm);
+    struct nccl_group g;
+    int code = nccl_group_begin(comm, &g, err);
+    if (code) return code;
+    for (int i = 0; i < e->count; i++) {
+        const struct comm_message *m = &e->messages[i];
+        nccl_group_add(&g, m->receive
+                               ? n->api->receive(m->p, m->bytes, NCCL_UINT8, m->peer, n->comm, n->stream)
+                               : n->api->send(m->p, m->bytes, NCCL_UINT8, m->peer, n->comm, n->stream));
+    }
+    return nccl_group_end(comm, &g, err);
+}
+
+static int nccl_transfer(struct comm *comm, struct comm_exchange *e, struct error *err)
+{
+    struct nccl *n = nccl_of(comm);
+    n->exchange = e;
+    int code = send_pair_headers(comm, e, err);
+    if (!code) code = send_messages(comm, e, err);
+    if (!code) code = nccl_finish(comm, err);
+    n->exchange = NULL;
+    return code;
+}
+
+/* ---- groups ---- */
+
+/* Every rank calls it; those of one rank get no communicator. */
+static int split_by_library(struct comm *comm, struct comm *part, bool open, struct error *err)
+{
+    struct nccl *whole = nccl_of(comm), *n = part->state;
+    struct nccl_config config = NCCL_CONFIG;
+    int color = open ? part->members[0] : NCCL_NO_COLOR;
+    int result = whole->api->split(whole->comm, color, comm->rank, &n->comm, &config);
+    return nccl_done(comm, result, NCCL_JOIN_SECONDS, err); /* the library sets n->comm until then */
+}
+
+/* For releases without ncclCommSplit: the first rank of each part gives an id. */
+static int join_by_id(struct comm *comm, struct comm *part, bool open, struct error *err)
+{
+    struct nccl *n = part->state;
+    struct nccl_config config = NCCL_CONFIG;
+    struct nccl_id id = {{0}};
+    int failed = open && part->rank == 0 ? n->api->new_id(&id) : 0;
+    if (failed)
+        return error_set(err, EXIT_FAILED, "set NCCL_DEBUG=INFO in the environment for details",
+                         "%s could not create a communicator id: %s (%d)", n->api->path, n->api->text(failed),
+                         failed);
+    int code = comm_gather_bytes(comm, &id, sizeof id, err);
+    if (code || !open) return code;
+    memcpy(&id, comm->window->receive + (size_t)part->members[0] * sizeof id, sizeof id);
+    return nccl_done(part, n->api->init(&n->comm, part->size, id, part->rank, &config), NCCL_JOIN_SECONDS,
+                     err);
+}
+
+static int nccl_split(struct comm *comm, struct comm *part, bool open, struct error *err)
+{
+    const struct nccl *whole = nccl_of(comm);
+    struct nccl *n = part->state = xcalloc(1, sizeof *n);
+    *n = (struct nccl){.api = whole->api,
+                       .lane = whole->lane,
+                       .stream = whole->stream,
+                       .parts = whole->parts,
+                       .headers = whole->headers,
+                       .aborted = whole->aborted};
+    int code = (n->api->split ? split_by_library : join_by_id)(comm, part, open, err);
+    if (!code && open && n->api->split) code = nccl_done(part, NCCL_IN_PROGRESS, NCCL_JOIN_SECONDS, err);
+    n->open = !code;
+    if (open && !code) {
+        part->ops = comm->ops;
+        return 0;
+    }
+    if (code) nccl_drop(n);
+    free(n);
+    part->state = NULL;
+    return code;
+}
+
+/* ---- RCCL or NCCL: agreed among the ranks, and described ---- */
+
+/* The card and library of a rank. */
+struct nccl_offer {
+    int32_t kind, version; /* enum device_kind; release of the library, 0: none */
+    struct nccl_id id;     /* set by rank 0 */
+};
+
+static void version_text(char text[24], int version)
+{
+    if (version < 10000) snprintf(text, 24, "%d.%d", version / 1000, version / 100 % 10);
+    else snprintf(text, 24, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+}
+
+/* Writes the reason why these ranks cannot use nccl, "" if they can. */
+static void compare_offers(const struct nccl_offer *all, int size, char *why, size_t bytes)
+{
+    char ours[24], theirs[24];
+    why[0] = 0;
+    version_text(ours, all[0].version);
+    for (int r = 0; r < size && !why[0]; r++) {
+        const struct nccl_offer *o = &all[r];
+        version_text(theirs, o->version);
+        if (o->kind == DEVICE_CPU) snprintf(why, bytes, N_("rank %d computes on the CPU"), r);
+        else if (o->kind != all[0].kind)
+            snprintf(why, bytes, N_("rank 0 has a %s card, rank %d a %s one"), device_kind_names[all[0].kind],
+                     r, device_kind_names[o->kind]);
+        else if (!o->version) snprintf(why, bytes, N_("rank %d finds no usable %s"), r, nccl_names[o->kind]);
+        else if (o->version != all[0].version)
+            snprintf(why, bytes, N_("rank 0 has %s %s, rank %d %s"), nccl_names[o->kind], ours, r, theirs);
+    }
+}
+
+static bool some_cards(const struct nccl_offer *all, int size)
+{
+    for (int r = 0; r < size; r++)
+        if (all[r].kind != DEVICE_CPU) return true;
+    return false;
+}
+
+static int offer_own(const struct comm *comm, struct nccl_meeting *m, struct nccl_offer *own,
+                     struct error *err)
+{
+    char why[320] = "";
+    enum device_kind kind = side_stream_kind(comm->device);
+    *own = (struct nccl_offer){.kind = (int32_t)kind};
+    m->api = NULL;
+    if (kind == DEVICE_CPU) return 0;
+    m->api = nccl_load(kind, why, sizeof why);
+    if (!m->api) log_debug("rank %d: no %s: %s", comm->rank, nccl_names[kind], why);
+    int code = m->api && comm->rank == 0 ? m->api->new_id(&own->id) : 0;
+    if (code)
+        return error_set(err, EXIT_FAILED, "set NCCL_DEBUG=INFO in the environment for details",
+                         "%s (%s) could not create a communicator id: %s (%d)", nccl_names[kind],
+                         m->api->path, m->api->text(code), code);
+    own->version = m->api ? m->api->number : 0;
+    return 0;
+}
+
+int nccl_meet(struct comm *comm, const struct comm_options *o, struct nccl_meeting *m, struct error *err)
+{
+    struct nccl_offer own, *all = calloc((size_t)o->size, sizeof *all);
+    char why[sizeof comm->host_why];
+    m->together = false;
+    if (!all) return error_set(err, EXIT_HOST_MEMORY, NULL, "no memory");
+    int code = offer_own(comm, m, &own, err);
+    if (!code) code = o->exchange(o->context, "library of the cards", &own, sizeof own, all, err);
+    if (!code) {
+        compare_offers(all, o->size, why, sizeof why);
+        m->id = all[0].id;
+        m->together = !why[0];
+        if (why[0] && o->kind == COMM_NCCL)
+            code = error_set(err, EXIT_CONFIG, "dist.backend=auto falls back to host memory",
+                             "dist.backend is nccl, and %s", why);
+        else if (some_cards(all, o->size)) snprintf(comm->host_why, sizeof comm->host_why, "%s", why);
+    }
+    free(all);
+    return code;
+}
+
+void comm_fact(const struct comm *comm, struct device_fact *fact)
+{
+    static const char *const words[][2] = {{"self", N_("none: one rank")},
+                                           {"local", N_("shared memory of this host")},
+                                           {"mpi", N_("MPI, through host memory")}};
+    char version[24], why[320];
+    enum device_kind kind = side_stream_kind(comm->device);
+    const struct nccl_api *api =
+        strcmp(comm->ops->name, "nccl") == 0 ? nccl_load(kind, why, sizeof why) : NULL;
+    *fact = (struct device_fact){.name = N_("collectives")};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strcmp(comm->ops->name, words[i][0]) == 0) snprintf(fact->is, sizeof fact->is, "%s", words[i][1]);
+    if (api) {
+        version_text(version, api->number);
+        snprintf(fact->is, sizeof fact->is, N_("from card to card by %s %s (%.200s)"), nccl_names[kind],
+                 version, api->path);
+    } else if (comm->host_why[0]) {
+        snprintf(fact->cost, sizeof fact->cost,
+                 N_("computing waits while gradients go through the host's memory"));
+        snprintf(fact->remedy, sizeof fact->remedy, "%s", comm->host_why);
+    } else if (kind != DEVICE_CPU && comm->size > 1)
+        snprintf(fact->cost, sizeof fact->cost,
+                 N_("computing waits while gradients go through the host's memory"));
+    const struct comm *whole = comm->whole ? comm->whole : comm;
+    size_t length = strlen(fact->is);
+    if (comm->size > 1 && whole->options.library)
+        snprintf(fact->is + length, sizeof fact->is - length, "; %s",
+                 comm_sums_by_library(comm) ? N_("its own sums, whose rounding depends on the ranks")
+                                            : N_("sums in rank order"));
+}
+
+bool nccl_planned(const struct device *device)
+{
+    char why[320];
+    enum device_kind kind = side_stream_kind(device);
+    return kind != DEVICE_CPU && (device_assumed(device) || nccl_load(kind, why, sizeof why));
 }
 
 /* ---- opening and closing ---- */

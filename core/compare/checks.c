@@ -1,6 +1,5 @@
 /* Checks whether runs are comparable: finds differences that the comparison is not about. See table.h. */
 #include "core/compare/table.h"
-#include "core/compare/table_internal.h"
 #include "core/base/file.h"
 #include "core/config/config.h"
 
