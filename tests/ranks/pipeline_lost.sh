@@ -20,7 +20,7 @@ optim: {lr: 1.0e-3, warmup_steps: 5}
 device: {type: cpu}
 END_OF_CONFIG
 mkdir scratch
-total=100
+total=60
 "$MEOPT" train gpt.yaml train.steps=$total --no-dashboard --run-dir runs --name whole >log 2>&1 || fail "one rank"
 
 begin() { # RANKS NAME STAGES MORE...: in the background
@@ -53,7 +53,7 @@ END_OF_CHECK
 }
 resumed() { # NAME: with other stages, to the end
     "$MEOPT" train --resume "runs/$1" --workers 4 dist.pipeline="$2" --no-dashboard >log 2>&1 || fail "$1: exit $? on resume"
-    cmp "runs/whole/ckpt/step-00000$total/model.safetensors" "runs/$1/ckpt/step-00000$total/model.safetensors" || fail "$1: other weights than one rank"
+    cmp "runs/whole/ckpt/step-000000$total/model.safetensors" "runs/$1/ckpt/step-000000$total/model.safetensors" || fail "$1: other weights than one rank"
 }
 lost() { # RANKS STAGES RANK SIGNAL
     name="$by-$1-$2-$4" hit=
@@ -85,7 +85,7 @@ elastic() { # RANKS STAGES RANK LEFT: the replica of a lost rank is left out, th
         wait "$run" || fail "$name ended before rank $3 was hit"
     done
     wait "$run" || fail "$name: exit $?"
-    cmp "runs/whole/ckpt/step-00000$total/model.safetensors" "runs/$name/ckpt/step-00000$total/model.safetensors" || fail "$name: other weights than one rank"
+    cmp "runs/whole/ckpt/step-000000$total/model.safetensors" "runs/$name/ckpt/step-000000$total/model.safetensors" || fail "$name: other weights than one rank"
     grep -q "\"ranks\": $left," "runs/$name/meta.json" || fail "$name: $(grep '"ranks"' "runs/$name/meta.json")"
 }
 by=local

@@ -78,6 +78,7 @@ static void ranks_have_the_bits_of_one(void **state)
 #define LARGE_HEAD       "optim.gradients=release model.vocabulary=5000 "
 #define LORA             "lora.rank=4 "
 #define MUON             "optim.name=muon "
+#define ADAFACTOR        "optim.name=adafactor "
 
 struct row {
     unsigned models; /* in the short form */
@@ -136,6 +137,10 @@ static const struct row rows[] = {
      "dist.shard=parameters"},
     {M(DINOV2), 3, OF_8 PREVIOUS, "dist.shard=optimizer " STREAMED_TEACHER},
     {M(DINOV2), 1, OF_4 PREVIOUS, "train.wave=3 " STREAMED_TEACHER},
+    {M(DINOV2), 1, "optim.use_meopt=false optim.pure_bf16=true optim.gradients=release " CLIP, STREAMED},
+    {M(EVA), 1, EXACT "train.save_activations=8bit", STREAMED},
+    {M(EVA), 1, "optim.name=lamb optim.preset=minimal " CLIP, STREAMED},
+    {M(CLASSIFIER), 3, OF_3 EXACT "model.freeze=all_but_head", "dist.shard=parameters"},
     {M(GPT2) | M(QWEN), 3, OF_8 KEEP "train.save_activations=8bit", "dist.shard=parameters"},
     {M(GPT2), 2, OF_3 BLOCK, "train.recompute=block dist.shard=parameters"},
     {M(LLAMA), 3, OF_3 EXACT "model_s.freeze=1", "dist.shard=parameters"},
@@ -180,6 +185,11 @@ static const struct row rows[] = {
     {M(LLAMA), 2, MUON OF_3 EXACT LORA, "dist.shard=parameters"},
     {M(DINOV2), 2, MUON OF_4 EXACT "train.precision=fp32", "dist.pipeline=2"},
     {M(TEXTS), 4, MUON OF_8 EXACT, "dist.pipeline=2 dist.shard=parameters"},
+    /* means of rows and columns, over a tensor's parts */
+    {M(BERT), 3, ADAFACTOR OF_8 EXACT "optim.scale_parameter=true", "dist.shard=parameters"},
+    {M(BERT), 4, ADAFACTOR OF_8 EXACT "optim.scale_parameter=true", "dist.pipeline=2 dist.shard=optimizer"},
+    {M(GPT2), 2, ADAFACTOR OF_8 EXACT "optim.beta1=0.9", "dist.shard=parameters optim.offload=nvme"},
+    {M(CLASSIFIER), 1, ADAFACTOR CLIP "model.freeze=1", STREAMED},
 };
 
 static const struct row card_rows[] = {
@@ -251,7 +261,7 @@ static void every_rule_and_format_has_the_bits_of_one_rank(void **state)
         }
 }
 
-/* Each step in another layout than the step before. */
+/* Each step in another layout than the step before; each pair of layouts once, in the long form twice. */
 static void any_layout_resumes_any_other(void **state)
 {
     (void)state;
@@ -275,13 +285,13 @@ static void any_layout_resumes_any_other(void **state)
     } chains[] = {{GPT2, PARTS, parts, OF_8 EXACT "model_s.depth=5 train.ema=0.9"},
                   {CLASSIFIER, PARTS, parts, OF_8 EXACT "model_s.depth=4 optim.name=schedule_free"},
                   {EVA, PARTS, parts, OF_8 PREVIOUS "model_t.depth=4 model_s.depth=4 model_s.drop_path=0.3"},
-                  {BERT, ALONE, alone, "train.micro_batch=2 " CLIP},
+                  {BERT, ALONE, alone, ADAFACTOR "train.micro_batch=2 " CLIP},
                   {CLASSIFIER, ALONE, alone, "train.micro_batch=2 model_s.drop_path=0.3 " CLIP},
                   {DINOV2, ALONE, alone, "train.micro_batch=2 optim.preset=minimal " CLIP},
                   {LLAMA, PARTS, parts, MUON OF_8 EXACT "model_s.depth=5"},
                   {LLAMA, ALONE, alone, "train.micro_batch=2 " LORA CLIP}};
     for (size_t c = 0; c < sizeof chains / sizeof *chains; c++)
-        for (int i = 0; i < chains[c].count; i++) {
+        for (int i = 0; i < chains[c].count; i += thorough ? 1 : 2) {
             const struct run *whole = reference(chains[c].model, chains[c].settings);
             char directory[] = "/tmp/meopt-equal-XXXXXX";
             struct step_result before[STEPS];

@@ -2,7 +2,7 @@
 # A run has the same bytes in every layout: ranks, shards, stages of a pipeline, streamed weights, offloaded states, other orders of a step.
 # Weights, states, metrics, evaluations and exports are compared with the run of one rank. A run of each objective is also killed while
 # three ranks save, and resumed in two other layouts. Each rank holds the memory that is planned for it. In the short form one objective makes
-# each layout; MEOPT_LONG=1: all do, and there are more of them.
+# each layout; MEOPT_LONG=1: all do. Rules, orders of a step and what else is the trainer's alone: equal.c.
 set -u
 . "$MEOPT_SOURCE/tests/train/classifier.sh"
 cat >layouts <<'END'
@@ -10,40 +10,19 @@ one - each
 moved - each --workers 3 dist.shard=parameters
 ranks2 one classify --workers 2
 workers one classify data.workers=3
-ranks3 one distill --workers 3
 optimizer one masked --workers 2 dist.shard=optimizer
 gradients one language --workers 3 dist.shard=gradients
 ranks2_packed one chats --workers 2
 parameters one freeze --workers 3 dist.shard=parameters
 kept one head --workers 2 optim.gradients=keep
-kept_shards one lora --workers 3 dist.shard=parameters optim.gradients=keep
 pipeline one freeze --workers 2 dist.pipeline=2
 pipeline3 one lora --workers 3 dist.pipeline=3 optim.gradients=release train.recompute=block
 stages one texts --workers 4 dist.pipeline=2 dist.shard=parameters
-rounds one lora --workers 2 dist.shard=parameters train.rounds=breadth train.recompute=block
-breadth one texts train.rounds=breadth
-recomputed one language train.recompute=block
 offloaded one masked optim.offload=nvme
 alone - classify train.global_batch=0
 streamed alone classify train.global_batch=0 model_s.place=streamed
-turns alone lora train.global_batch=0 model_s.place=streamed train.rounds=breadth train.recompute=block
-whole - freeze train.global_batch=0 train.micro_batch=12
-whole_streamed whole freeze train.global_batch=0 train.micro_batch=12 model_s.place=streamed
-whole_offloaded whole freeze train.global_batch=0 train.micro_batch=12 optim.offload=nvme
-factored - masked optim.name=adafactor optim.scale_parameter=true
-factored_parts factored masked --workers 3 dist.shard=parameters optim.name=adafactor optim.scale_parameter=true
-factored_stages factored masked --workers 4 dist.pipeline=2 dist.shard=optimizer optim.name=adafactor optim.scale_parameter=true
-factored_moment - language optim.name=adafactor optim.beta1=0.9
-factored_offloaded factored_moment language --workers 2 dist.shard=parameters optim.offload=nvme optim.name=adafactor optim.beta1=0.9
-factored_alone - freeze train.global_batch=0 optim.name=adafactor
-factored_streamed factored_alone freeze train.global_batch=0 model_s.place=streamed optim.name=adafactor
 teacher_stages one distill --workers 4 dist.pipeline=2 dist.shard=parameters model_t.place=streamed
 teacher_streamed alone distill train.global_batch=0 model_s.place=streamed model_t.place=streamed
-teacher_breadth alone distill train.global_batch=0 model_t.place=streamed train.rounds=breadth
-points - language optim.name=schedule_free
-points_ranks points language --workers 3 dist.shard=parameters optim.name=schedule_free
-points_stages points language --workers 2 dist.pipeline=2 optim.name=schedule_free
-points_offloaded points language optim.offload=nvme optim.name=schedule_free
 END
 # Name, the layout with the same bytes, the objective that makes it in the short form, settings.
 begin() { # LAYOUT: trains it
@@ -136,7 +115,7 @@ $pictures, val: val14, augment: true}
 train: {eval: knn, knn_bank: 20, precision: fp32}
 optim: {lr: 2.0e-2}
 END
-for freeze in 2 all_but_head ${MEOPT_LONG:+embed -1}; do
+for freeze in 2 ${MEOPT_LONG:+all_but_head embed -1}; do
     objective "freeze${freeze#2}" <<END
 model: {family: dinov2, init: random, width: 64, depth: 4, heads: 2, hidden: 192, patch: 7, pos_grid: 5, freeze: $freeze}
 $pictures, val: val}
