@@ -22,4 +22,13 @@ static int teardown(void **state)
     return file_remove_tree(work, NULL);
 }
 
+/* Writes a file below it, in directories that are made. */
+static inline void put_file(const char *name, const void *bytes, size_t size)
+{
+    char *path = path_join(work, name), *directory = path_dirname(path);
+    if (file_make_dirs(directory, NULL) || file_write_atomic(path, bytes, size, NULL)) abort();
+    free(directory);
+    free(path);
+}
+
 #endif

@@ -9,41 +9,12 @@
 static const struct golden_model bert = {
     .folder = "bert", .masked = true, .parts = 4, .slabs = 1, .on_card = {"padded"}};
 
-static void models_equal_transformers(void **state)
-{
-    (void)state;
-    each_of(&bert, equals_original);
-}
-
-static void bf16_is_as_near_as_pytorch_s(void **state)
-{
-    (void)state;
-    each_of(&bert, equals_in_bf16);
-}
-
-static void other_forms_equal_the_plain_one(void **state)
-{
-    (void)state;
-    each_of(&bert, forms_agree);
-}
-
-static void packed_documents_equal_separate_ones(void **state)
-{
-    (void)state;
-    each_of(&bert, packed_equals_separate);
-}
-
-static void gradient_is_that_of_the_loss(void **state)
-{
-    (void)state;
-    check_slope("bert", 1e-3);
-}
-
-static void evaluation_is_the_training_loss(void **state)
-{
-    (void)state;
-    check_evaluation("padded");
-}
+GOLDEN_TEST(models_equal_transformers) { each_of(&bert, equals_original); }
+GOLDEN_TEST(bf16_is_as_near_as_pytorch_s) { each_of(&bert, equals_in_bf16); }
+GOLDEN_TEST(other_forms_equal_the_plain_one) { each_of(&bert, forms_agree); }
+GOLDEN_TEST(packed_documents_equal_separate_ones) { each_of(&bert, packed_equals_separate); }
+GOLDEN_TEST(gradient_is_that_of_the_loss) { check_slope("bert", 1e-3); }
+GOLDEN_TEST(evaluation_is_the_training_loss) { check_evaluation("padded"); }
 
 /* Files that began with TensorFlow's have gamma and beta in the names of norms; BertForPreTraining has a
  * pooler, the prediction of the next sentence, and copies of the table and the bias. */
@@ -153,11 +124,7 @@ static const struct golden_model classifier = {.folder = "bert_classify",
                                                .run = classifier_run,
                                                .logits = classifier_logits};
 
-static void classifiers_equal_transformers(void **state)
-{
-    (void)state;
-    each_of(&classifier, equals_original);
-}
+GOLDEN_TEST(classifiers_equal_transformers) { each_of(&classifier, equals_original); }
 
 int main(void)
 {

@@ -7,23 +7,9 @@
 static const struct golden_model language = {
     .folder = "language", .parts = 20, .slabs = 8, .on_card = {"gpt2", "qwen3"}};
 
-static void models_equal_transformers(void **state)
-{
-    (void)state;
-    each_of(&language, equals_original);
-}
-
-static void bf16_is_as_near_as_pytorch_s(void **state)
-{
-    (void)state;
-    each_of(&language, equals_in_bf16);
-}
-
-static void other_forms_equal_the_plain_one(void **state)
-{
-    (void)state;
-    each_of(&language, forms_agree);
-}
+GOLDEN_TEST(models_equal_transformers) { each_of(&language, equals_original); }
+GOLDEN_TEST(bf16_is_as_near_as_pytorch_s) { each_of(&language, equals_in_bf16); }
+GOLDEN_TEST(other_forms_equal_the_plain_one) { each_of(&language, forms_agree); }
 
 /* cross_entropy(label_smoothing) of PyTorch, where labels are missing: in each form of the logits' parts. */
 static void smoothed_labels_equal_pytorch_s(void **state)
@@ -52,11 +38,7 @@ static void smoothed_labels_equal_pytorch_s(void **state)
     }
 }
 
-static void packed_documents_equal_separate_ones(void **state)
-{
-    (void)state;
-    each_of(&language, packed_equals_separate);
-}
+GOLDEN_TEST(packed_documents_equal_separate_ones) { each_of(&language, packed_equals_separate); }
 
 /* Padding at the end of samples: a document of its own without labels. It changes nothing. */
 static void padding_changes_nothing(void **state)
@@ -82,17 +64,8 @@ static void padding_changes_nothing(void **state)
     subject_close(&s);
 }
 
-static void gradient_is_that_of_the_loss(void **state)
-{
-    (void)state;
-    check_slope("qwen3-tied", 2e-3);
-}
-
-static void evaluation_is_the_training_loss(void **state)
-{
-    (void)state;
-    check_evaluation("llama");
-}
+GOLDEN_TEST(gradient_is_that_of_the_loss) { check_slope("qwen3-tied", 2e-3); }
+GOLDEN_TEST(evaluation_is_the_training_loss) { check_evaluation("llama"); }
 
 /* With the first groups frozen, the others have the same gradients. */
 static void frozen_groups_change_no_other_gradient(void **state)

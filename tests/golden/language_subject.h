@@ -491,6 +491,9 @@ static inline void check_evaluation(const char *dir)
     subject_close(&s);
 }
 
+/* The head of a test of one line. */
+#define GOLDEN_TEST(name) static void name(__attribute__((unused)) void **state)
+
 static inline void each_of(const struct golden_model *m, void (*check)(const char *dir))
 {
     model = m;

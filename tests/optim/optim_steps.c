@@ -2,6 +2,7 @@
  * gradients: a million hostile histories. The negative control must fail: the same test with a second
  * moment that may be read back as zero (linear codes of sqrt(v), as in published 8-bit optimizers). */
 #include "core/optim/optim.h"
+#include "tests/optim/optim_numbers.h"
 
 #include <float.h>
 #include <math.h>
@@ -14,15 +15,6 @@
 
 enum { GROUPS = 256, COUNT = GROUPS * OPTIM_GROUP, STEPS = 64 };
 
-static uint64_t random_state = 1;
-static uint32_t random_next(void)
-{
-    uint64_t z = (random_state += 0x9E3779B97F4A7C15u);
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    return (uint32_t)((z ^ (z >> 31)) >> 32);
-}
-static double uniform(void) { return random_next() / 4294967296.0; }
 static double normal(void) { return sqrt(-2 * log(uniform() + 1e-12)) * cos(6.283185307 * uniform()); }
 
 /* One history: a kind of behaviour, a scale, a moment where the scale jumps. */

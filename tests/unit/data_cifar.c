@@ -21,21 +21,12 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-static void put(const char *name, const void *bytes, size_t size)
-{
-    char *path = path_join(work, name), *directory = path_dirname(path);
-    assert_int_equal(file_make_dirs(directory, NULL), 0);
-    assert_int_equal(file_write_atomic(path, bytes, size, NULL), 0);
-    free(directory);
-    free(path);
-}
-
 static void put_fixture(const char *name, const char *fixture)
 {
     char *path = path_join(MEOPT_SOURCE_DIR "/tests/data/cifar", fixture), *bytes;
     size_t size;
     assert_int_equal(file_read(path, 1 << 20, &bytes, &size, NULL), 0);
-    put(name, bytes, size);
+    put_file(name, bytes, size);
     free(bytes);
     free(path);
 }
@@ -55,7 +46,7 @@ static void put_binary(const char *name, int labels, const uint8_t *values)
         for (int i = 0; i < labels; i++) *to++ = values[image * labels + i];
         for (int i = 0; i < CIFAR_PIXELS; i++) *to++ = pixel(image, i);
     }
-    put(name, file, (size_t)(to - file));
+    put_file(name, file, (size_t)(to - file));
 }
 
 static void put_ten_binary(void)
@@ -66,7 +57,7 @@ static void put_ten_binary(void)
         put_binary(name, 1, (const uint8_t[]){1, 0});
     }
     put_binary("test_batch.bin", 1, (const uint8_t[]){0, 1});
-    put("batches.meta.txt", "airplane\nfrog\n\n", 15);
+    put_file("batches.meta.txt", "airplane\nfrog\n\n", 15);
 }
 
 static void put_ten_python(const char *form)
@@ -157,8 +148,8 @@ static void fine_and_coarse_labels_of_a_hundred(void **state)
     assert_int_equal(file_remove_tree(work, NULL), 0);
     assert_int_equal(file_make_dirs(work, NULL), 0);
     put_binary("train.bin", 2, (const uint8_t[]){1, 0, 0, 1});
-    put("fine_label_names.txt", "apple\r\nbee\r\n", 12);
-    put("coarse_label_names.txt", "fruit\ninsects", 13);
+    put_file("fine_label_names.txt", "apple\r\nbee\r\n", 12);
+    put_file("coarse_label_names.txt", "fruit\ninsects", 13);
     expect(o, "fruit insects", 1, 0, 2);
     o.label_file = NULL;
     expect(o, "apple bee", 0, 1, 2);
@@ -299,7 +290,7 @@ static void damaged_files_are_refused(void **state)
     (void)state;
     uint8_t bytes[3 * CIFAR_PIXELS] = {0};
     put_ten_binary();
-    put("data_batch_3.bin", bytes, 6000);
+    put_file("data_batch_3.bin", bytes, 6000);
     expect_refused(EXIT_INTEGRITY, "data_batch_3.bin", "6000|3073");
     put_binary("data_batch_3.bin", 1, (const uint8_t[]){0, 2});
     expect_refused(EXIT_INTEGRITY, "data_batch_3.bin", "1 |2|1");
@@ -307,7 +298,7 @@ static void damaged_files_are_refused(void **state)
     assert_int_equal(unlink(path), 0);
     free(path);
     expect_refused(EXIT_FAILED, "data_batch_3.bin", "");
-    put("batches.meta.txt", "one", 3);
+    put_file("batches.meta.txt", "one", 3);
     expect_refused(EXIT_INTEGRITY, "batches.meta.txt", "1 |2");
 }
 
@@ -343,7 +334,7 @@ static void hostile_pickles_are_refused(void **state)
     };
     put_ten_python("protocol4");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        put("cifar-10-batches-py/data_batch_2", rows[i].bytes, rows[i].size);
+        put_file("cifar-10-batches-py/data_batch_2", rows[i].bytes, rows[i].size);
         expect_refused(EXIT_INTEGRITY, "data_batch_2", rows[i].words);
     }
     put_fixture("cifar-10-batches-py/data_batch_2", "protocol2.batch");
@@ -384,7 +375,7 @@ static void damaged_archives_are_refused(void **state)
     free(missing);
     pack("cifar-10-python.tar.gz", "cifar-10-batches-py", "-czf");
     expect_refused(EXIT_INTEGRITY, "cifar-10-python.tar.gz", "data_batch_4");
-    put("zeros", "", 0);
+    put_file("zeros", "", 0);
     pack("cifar-10-python.tar.gz", "zeros", "-czf"); /* has other files */
     expect_refused(EXIT_INTEGRITY, "cifar-10-python.tar.gz", "batches.meta");
     char *bomb = xasprintf("head -c 600000000 /dev/zero | gzip -1 > %s/cifar-10-python.tar.gz", work);

@@ -21,13 +21,11 @@
 #include <cmocka.h>
 
 enum { TOKENS = 1000, VOCABULARY = 997 };
+
 static char *put(const char *name, const void *bytes, size_t size)
 {
-    char *path = path_join(work, name), *directory = path_dirname(path);
-    assert_int_equal(file_make_dirs(directory, NULL), 0);
-    assert_int_equal(file_write_atomic(path, bytes, size, NULL), 0);
-    free(directory);
-    return path;
+    put_file(name, bytes, size);
+    return path_join(work, name);
 }
 
 static int32_t token(int64_t i) { return (int32_t)(i * 7919 % VOCABULARY); }

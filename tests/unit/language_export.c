@@ -16,6 +16,8 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "tests/unit/language_put.h"
+
 static char directory[256], *kept;
 
 static int make_directory(void **state)
@@ -58,29 +60,12 @@ static const struct {
 };
 
 /* Writes a checkpoint of meopt with values that differ, small enough for a forward pass. */
-static void put_checkpoint(const struct model_shape *g, const char *path)
+static float random_value(const struct parameter *p, int parameter, int64_t i)
 {
-    struct error err = {0};
-    struct parameter *list;
-    int count = parameters_list(g, 0, &list);
-    struct weights_row *rows = xcalloc((size_t)count, sizeof *rows);
-    uint32_t random = 1;
-    for (int i = 0; i < count; i++) {
-        float *values = xcalloc((size_t)list[i].count, sizeof *values);
-        for (int64_t k = 0; k < list[i].count; k++) {
-            random = random * 1664525 + 1013904223;
-            values[k] = ((float)(random >> 8) / (1 << 24) - 0.5f) / 4 + (list[i].initial == INITIAL_ONE);
-        }
-        rows[i] = (struct weights_row){
-            .name = list[i].name, .dtype = DTYPE_F32, .ndim = list[i].ndim, .data = values};
-        memcpy(rows[i].shape, list[i].shape, sizeof list[i].shape);
-    }
-    struct metadata metadata;
-    metadata_make(&metadata, g, false);
-    if (weights_write_safetensors(path, rows, count, metadata.metadata, &err)) fail_msg("%s", err.what);
-    for (int i = 0; i < count; i++) free((void *)(uintptr_t)rows[i].data);
-    free(rows);
-    free(list);
+    static uint32_t random;
+    if (parameter == 0 && i == 0) random = 1;
+    random = random * 1664525 + 1013904223;
+    return ((float)(random >> 8) / (1 << 24) - 0.5f) / 4 + (p->initial == INITIAL_ONE);
 }
 
 static void export_to(const struct model_shape *g, const char *from, const char *original, const char *to,
@@ -113,7 +98,7 @@ static void exports_are_the_same_models(void **state)
              *index = path_join(to, EXPORT_INDEX);
         double most = i % 2 ? 40000 : 5e9;
         if (model_shape_check(&g, 0, &err)) fail_msg("%s: %s", models[i].name, err.what);
-        put_checkpoint(&g, from);
+        put_model(&g, from, random_value);
         export_to(&g, from, "", to, most);
         assert_int_equal(access(index, F_OK) == 0, most < 5e9);
         int code = weights_open(&w, to, &err);
@@ -167,7 +152,7 @@ static void tokenizer_and_special_tokens_come_along(void **state)
     put_text(original, "tokenizer.json", "{\"a\": 1}");
     put_text(original, "chat_template.jinja", "{{ x }}");
     put_text(original, "README.md", "no");
-    put_checkpoint(&g, from);
+    put_model(&g, from, random_value);
     export_to(&g, from, original, to, 5e9);
     assert_true(has_text(to, "tokenizer.json", "{\"a\": 1}"));
     assert_true(has_text(to, "chat_template.jinja", "{{ x }}"));

@@ -17,6 +17,8 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "tests/unit/language_put.h"
+
 #define LLAMA_SIZES                                                                                          \
     "\"hidden_size\":64,\"num_hidden_layers\":2,\"num_attention_heads\":8,\"num_key_value_heads\":2,"        \
     "\"intermediate_size\":96,\"vocab_size\":80,\"max_position_embeddings\":512"
@@ -69,28 +71,19 @@ static struct model_shape small(enum family family)
 static float value_of(int parameter, int64_t i) { return (float)(parameter + 1) + (float)i / 65536; }
 
 /* Writes a model as meopt's checkpoints have it. */
+static float numbered(const struct parameter *p, int parameter, int64_t i)
+{
+    (void)p;
+    return value_of(parameter, i);
+}
+
 static void put_own(struct model_shape *g, const char *name)
 {
     struct error err = {0};
     if (model_shape_check(g, 0, &err)) fail_msg("%s", err.what);
-    struct parameter *list;
-    int count = parameters_list(g, 0, &list);
-    struct weights_row *rows = xcalloc((size_t)count, sizeof *rows);
-    for (int i = 0; i < count; i++) {
-        float *values = xcalloc((size_t)list[i].count, sizeof *values);
-        for (int64_t k = 0; k < list[i].count; k++) values[k] = value_of(i, k);
-        rows[i] = (struct weights_row){
-            .name = list[i].name, .dtype = DTYPE_F32, .ndim = list[i].ndim, .data = values};
-        memcpy(rows[i].shape, list[i].shape, sizeof list[i].shape);
-    }
-    struct metadata metadata;
-    metadata_make(&metadata, g, false);
     char *path = path_of(name);
-    if (weights_write_safetensors(path, rows, count, metadata.metadata, &err)) fail_msg("%s", err.what);
-    for (int i = 0; i < count; i++) free((void *)(uintptr_t)rows[i].data);
+    put_model(g, path, numbered);
     free(path);
-    free(rows);
-    free(list);
 }
 
 static struct weights *open_named(const char *name)
