@@ -9,7 +9,7 @@ set -eu
 SOURCE=${MEOPT_SOURCE:-$(cd "$(dirname "$0")/../.." && pwd)}
 command -v python3 >/dev/null || { echo "no python3"; exit 77; }
 exec python3 - "$SOURCE" <<'END'
-import os, re, subprocess, sys
+import functools, os, re, sys
 
 retired = [ # in text: expression, what to write
     (r"beside", "next to, in parallel with, sidecar config"), (r"behind", "after, under"),
@@ -45,22 +45,22 @@ sentences = { # patterns of four words or more
 }
 skipped = re.compile(r"^(tests/data/|tests/fuzz/corpus/|tests/tools/language\.sh$|CHANGELOG\.md$|man/zh_CN/|LICENSE)")
 token = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'|[A-Za-z_]\w*", re.S)
-text_of = re.compile("|".join(r"(?P<w%d>\b(?:%s)\b)" % (i, r) for i, (r, _) in enumerate(retired)), re.I)
+text_of = re.compile(r"\b(?:%s)\b" % "|".join("(?P<w%d>%s)" % (i, r) for i, (r, _) in enumerate(retired)), re.I)
 
 def words(text):
     flat = re.sub(r"\n[ \t]*[*#]?[ \t]*", " ", text)  # a phrase may be broken between lines
     for m in text_of.finditer(flat):
         yield m.group(0), retired[int(m.lastgroup[1:])][1]
 
+@functools.cache
+def in_token(t): # a comment, a literal or an identifier
+    if t in kept or t[0] == "'": return []
+    if t[0] in "/\"": return list(words(t))
+    return [(t, "see the terms") for part in re.split("_+", t.lower()) if part in names]
+
 def code(text):
     for m in token.finditer(text):
-        t, line = m.group(0), text.count("\n", 0, m.start()) + 1
-        if t[0] in "/\"":
-            if t not in kept:
-                for found in words(t): yield (line, *found)
-        elif t[0] != "'" and t not in kept:
-            for part in re.split("_+", t.lower()):
-                if part in names: yield line, t, "see the terms"
+        for found in in_token(m.group(0)): yield (text.count("\n", 0, m.start()) + 1, *found)
 
 def findings(path, text):
     if path.endswith((".c", ".h", ".hip", ".cc")): return code(text)

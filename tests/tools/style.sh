@@ -10,14 +10,15 @@ sources() { find core cli fetch kernels tests \( -name '*.c' -o -name '*.h' -o -
 
 # "FILE:LINE: what" for everything too long in the files named on standard input. `expand` is not needed: no tabs.
 too_long() {
-    while IFS= read -r file; do
-        awk -v file="$file" '
-            length($0) > 110 { printf "%s:%d: %d columns\n", file, NR, length($0) }
-            /\t/ { printf "%s:%d: a tab\n", file, NR }
-            /^\{$/ { begin = NR }
-            /^\}$/ { if (begin && NR - begin > 89) printf "%s:%d: a function of %d lines\n", file, begin, NR - begin + 1; begin = 0 }
-            END { if (NR > 900) printf "%s: %d lines\n", file, NR }' "$file"
-    done
+    tr '\n' '\0' | xargs -0 awk '
+        function whole() { if (lines > 900) printf "%s: %d lines\n", file, lines }
+        FNR == 1 { whole(); file = FILENAME; begin = 0 }
+        { lines = FNR }
+        length($0) > 110 { printf "%s:%d: %d columns\n", file, FNR, length($0) }
+        /\t/ { printf "%s:%d: a tab\n", file, FNR }
+        /^\{$/ { begin = FNR }
+        /^\}$/ { if (begin && FNR - begin > 89) printf "%s:%d: a function of %d lines\n", file, begin, FNR - begin + 1; begin = 0 }
+        END { whole() }'
 }
 
 [ "$(sources | wc -l)" -gt 200 ] || { echo "fewer than 200 sources below $SOURCE: the search is broken"; exit 1; }
