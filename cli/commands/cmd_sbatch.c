@@ -1,6 +1,7 @@
 /* meopt sbatch: writes a commented job script for Slurm that starts or resumes a run with one task per card.
  * Slurm signals the script before the time limit; the run saves, and the job is requeued. */
 #include "cli/command.h"
+#include "cli/slurm/script.h"
 #include "core/base/file.h"
 #include "core/config/config.h"
 #include "core/config/value.h"
@@ -151,17 +152,6 @@ static char *sweep_name(const struct sweep *s, const struct arguments *args, con
     return whole;
 }
 
-/* Writes one quoted word for the shell; with `array` every %a becomes the number of the task. */
-static void write_quoted(FILE *out, const char *text, bool array)
-{
-    fputc('\'', out);
-    for (; *text; text++)
-        if (array && text[0] == '%' && text[1] == 'a') fputs("'\"$SLURM_ARRAY_TASK_ID\"'", out), text++;
-        else if (*text == '\'') fputs("'\\''", out);
-        else fputc(*text, out);
-    fputc('\'', out);
-}
-
 struct job {
     const struct arguments *args;
     const struct config *config;
@@ -249,7 +239,7 @@ static void write_environment(FILE *out, const struct job *job)
     if (!module) write_comment(out, "module load compiler/dtk/25.04      # or: . /opt/dtk/env.sh");
     for (int i = 0; (module = argument_list(job->args, "module", i)) != NULL; i++) {
         fputs("module load ", out);
-        write_quoted(out, module, false);
+        slurm_script_write_word(out, module, false);
         fputs(" || exit 1\n", out);
     }
     write_comment(out, "Remove values of the submitting shell; srun sets these for each task.");
@@ -293,14 +283,14 @@ static const char shell_wait[] =
     "fi\n"
     "exit \"$code\"\n";
 
-/* Writes key=value, a path of this directory as an absolute one: the job may start in another. */
-static void write_override(FILE *out, const char *operand, bool array)
+/* Adds key=value, a path of this directory as an absolute one: the job may start in another. */
+static void add_override(struct slurm_script *script, const char *operand)
 {
     const char *equals = strchr(operand, '=');
     char *key = strndup(operand, equals ? (size_t)(equals - operand) : 0),
          *value = equals ? value_from_here(config_key_index(key), equals + 1) : NULL,
          *whole = equals ? xasprintf("%s=%s", key, value) : xstrdup(operand);
-    write_quoted(out, whole, array);
+    slurm_script_add(script, whole);
     free(whole);
     free(value);
     free(key);
@@ -313,55 +303,53 @@ static bool is_varied(const struct sweep *s, int operand)
     return false;
 }
 
-/* Sets name and values of the run from the number of the task. */
-static void write_sweep(FILE *out, const struct job *job)
+/* Returns what the script says of a run: a number of a sweep, else 0. */
+static struct slurm_script run_of(const struct job *job, int run)
 {
-    fputs("\n", out);
-    write_comment(out, "The runs of the array.");
-    fputs("case $SLURM_ARRAY_TASK_ID in\n", out);
-    for (int run = 0; run < job->sweep.runs; run++) {
-        char *name = sweep_name(&job->sweep, job->args, job->name, run);
-        fprintf(out, "%d) name=", run);
-        write_quoted(out, name, false);
-        fputs(" values=(", out);
-        for (int k = 0; k < job->sweep.keys; k++) {
-            char *override = sweep_override(&job->sweep, job->args, k, run);
-            if (k) fputc(' ', out);
-            write_override(out, override, false);
-            free(override);
-        }
-        fputs(") ;;\n", out);
-        free(name);
+    const struct sweep *sweep = &job->sweep;
+    char *name = sweep_name(sweep, job->args, job->name, run);
+    struct slurm_script s = {
+        .run = path_join(job->parent, name), .config = xstrdup(job->experiment), .value_count = sweep->keys};
+    if (sweep->runs) snprintf(s.task, sizeof s.task, "%d", run);
+    else snprintf(s.task, sizeof s.task, "%s", job->array ? "*" : "");
+    for (int i = 1; i < job->args->operand_count; i++)
+        if (!is_varied(sweep, i)) add_override(&s, job->args->operands[i]);
+    for (int k = 0; k < sweep->keys; k++) {
+        char *override = sweep_override(sweep, job->args, k, run);
+        add_override(&s, override);
+        free(override);
     }
-    fprintf(out, "*) echo \"%s\" >&2 && exit 2 ;;\nesac\n",
-            _("no run has the number '$SLURM_ARRAY_TASK_ID'"));
+    free(name);
+    return s;
 }
 
 static void write_command(FILE *out, const struct job *job)
 {
-    if (job->sweep.runs) write_sweep(out, job);
     fputs("\n", out);
+    if (job->sweep.runs) write_comment(out, "The runs of the array.");
+    write_comment(out, "meopt reads the lines #MEOPT; a command and its line are changed together.");
+    if (job->sweep.runs) fputs("case $SLURM_ARRAY_TASK_ID in\n", out);
+    for (int run = 0; run < job->sweep.runs; run++) {
+        struct slurm_script s = run_of(job, run);
+        slurm_script_write_line(out, &s);
+        slurm_script_write_case(out, &s);
+        slurm_script_free(&s);
+    }
+    struct slurm_script s = run_of(job, 0);
+    if (job->sweep.runs)
+        fprintf(out, "*) echo \"%s\" >&2 && exit 2 ;;\nesac\n\n",
+                _("no run has the number '$SLURM_ARRAY_TASK_ID'"));
+    else slurm_script_write_line(out, &s);
     write_comment(
         out, "Starts the run, or resumes it from its newest checkpoint. If one task fails, srun ends all.");
     fputs("run() {\n"
           "    exec srun --kill-on-bad-exit=1 --cpus-per-task=\"${SLURM_CPUS_PER_TASK:-1}\" ",
           out);
-    write_quoted(out, job->program, false);
-    fputs(" train --resume-if-exists --no-dashboard --run-dir ", out);
-    write_quoted(out, job->parent, false);
-    fputs(" --name ", out);
-    if (job->sweep.runs) fputs("\"$name\"", out);
-    else write_quoted(out, job->name, false);
-    if (job->array) fputs("-\"$SLURM_ARRAY_TASK_ID\"", out);
-    fputs(" -- ", out);
-    write_quoted(out, job->experiment, false);
-    for (int i = 1; i < job->args->operand_count; i++) {
-        if (is_varied(&job->sweep, i)) continue;
-        fputc(' ', out);
-        write_override(out, job->args->operands[i], job->array);
-    }
-    if (job->sweep.runs) fputs(" \"${values[@]}\"", out);
-    fputs("\n}\n", out);
+    slurm_script_write_word(out, job->program, false);
+    fputc(' ', out);
+    slurm_script_write_command(out, &s);
+    slurm_script_free(&s);
+    fputs("}\n", out);
     fprintf(
         out,
         _("\n# Slurm signals this script %lld s before the time limit; the tasks save and exit with 10.\n"

@@ -77,7 +77,7 @@ static const struct job_field {
     JOB_FIELD("Reason", reason),       JOB_FIELD("Partition", partition), JOB_FIELD("NodeList", nodes),
     JOB_FIELD("NumNodes", node_count), JOB_FIELD("NumTasks", task_count), JOB_FIELD("SubmitTime", submitted),
     JOB_FIELD("StartTime", start),     JOB_FIELD("Restarts", restarts),   JOB_FIELD("TresPerNode", gres),
-    JOB_FIELD("Command", command),     JOB_FIELD("WorkDir", directory),   JOB_FIELD("StdOut", output),
+    JOB_FIELD("Command", command),     JOB_FIELD("StdOut", output),
 };
 
 /* Sets number, task and id of a record. Several waiting tasks share one, with a list as ArrayTaskId. */

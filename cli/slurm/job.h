@@ -17,9 +17,9 @@ struct slurm_job {
     char node_count[24], task_count[24];
     char submitted[24], start[24]; /* local times; start: the expected one. "": unknown */
     char restarts[16];
-    char gres[96];                       /* of a node */
-    char command[4096], directory[4096]; /* of the submitted script */
-    char output[1024];                   /* file of its output */
+    char gres[96];      /* of a node */
+    char command[4096]; /* the submitted script */
+    char output[1024];  /* file of its output */
 };
 
 /* Splits "4711", "4711_2" or "4711_2@cluster" into number, task, id and cluster. false: none of these. */

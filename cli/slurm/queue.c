@@ -162,7 +162,7 @@ int slurm_queue_open(struct slurm_queue *q, const struct slurm_job *id, bool jso
     tool_close(&q->question);
     char *text = code ? NULL : slurm_job_script(&q->job, err);
     if (!code && !text) code = err->code;
-    if (!code) code = slurm_script_read(&q->script, text, q->job.number, q->job.task, q->job.directory, err);
+    if (!code) code = slurm_script_read(&q->script, text, q->job.number, q->job.task, err);
     free(text);
     if (!code && !slurm_job_over(&q->job) && !belongs(q->script.run, &q->job, true)) {
         start_plan(q);
@@ -198,7 +198,7 @@ bool slurm_queue_find(struct slurm_job *id, const char *run)
         (void)slurm_job_read(&job, &answer, &unknown, &ignored); /* of an array, any task */
         tool_close(&answer);
         char *text = slurm_job_script(&job, &ignored);
-        found = text && slurm_script_find(text, job.number, job.directory, run, tasks);
+        found = text && slurm_script_find(text, run, tasks);
         free(text);
         *id = (struct slurm_job){0};
         snprintf(id->number, sizeof id->number, "%s", job.number);

@@ -24,17 +24,18 @@ static bool is_listed(const struct sweep_tasks *tasks, const char *name)
 }
 
 /* Adds the run of a task below parent: to the missing ones if it has no directory, else to the queued ones if
- * the task waits. */
-static void add_task(struct sweep *s, const char *parent, const char *script, const char *job,
+ * the task waits. Returns whether the script is a sweep with that task. */
+static bool add_task(struct sweep *s, const char *parent, const char *script, const char *job,
                      const char *task, const char *state)
 {
     static const char pending[] = "PENDING";
     struct slurm_script run;
     struct error ignored;
-    if (slurm_script_read(&run, script, job, task, "", &ignored)) return;
+    if (slurm_script_read(&run, script, job, task, &ignored)) return false;
     char *expected = path_join(parent, path_basename(run.run)), *wanted = slurm_run_path(expected),
          *made = slurm_run_path(run.run), shown[256];
-    bool absent = file_absent(made), waits = strncmp(state, pending, strlen(pending)) == 0;
+    bool sweep = run.value_count > 0, absent = file_absent(made),
+         waits = strncmp(state, pending, strlen(pending)) == 0;
     name_printable(shown, sizeof shown, path_basename(made));
     if (strcmp(wanted, made) == 0 && (absent || waits) && !is_listed(&s->missing, shown) &&
         !is_listed(&s->queued, shown))
@@ -43,6 +44,7 @@ static void add_task(struct sweep *s, const char *parent, const char *script, co
     free(wanted);
     free(made);
     slurm_script_free(&run);
+    return sweep;
 }
 
 /* Adds the task of a line of squeue, "JOB|TASK|STATE|NAME|REASON". Keeps the script of the job for its other
@@ -71,12 +73,9 @@ static void add_line(struct sweep *s, const char *parent, char *line, struct slu
 /* Adds the tasks that left the queue without a directory. */
 static void add_gone(struct sweep *s, const char *parent, const char *script, const char *job)
 {
-    char *name, task[16];
-    for (int i = 0; (name = slurm_script_sweep_name(script, i)) != NULL; i++) {
+    char task[16] = "0";
+    for (int i = 1; add_task(s, parent, script, job, task, _("not queued any more")); i++)
         snprintf(task, sizeof task, "%d", i);
-        add_task(s, parent, script, job, task, _("not queued any more"));
-        free(name);
-    }
 }
 
 void slurm_sweep_read(struct sweep *s, const char *parent)

@@ -109,6 +109,39 @@ touch refused # not the owner: the submitted file is read
 run_of eva 4711
 rm refused
 
+# Edited scripts: a command and its line alike, or the rest of the script; else the run is unknown.
+edited() { # SCRIPT SED: the submitted script, edited
+    sed "$2" "$1" >edited.sh
+    ! cmp -s "$1" edited.sh || fail "nothing to edit by $2"
+}
+submit 4711 eva edited.sh PENDING Priority
+edited eva.sh 's/train.steps=6/train.steps=7/'
+run_of eva 4711
+grep -q '"train.steps=7"' out || fail "an override that was changed: $(cat out)"
+edited eva.sh 's/exec srun/exec srun --mpi=pmix/; s/--time=.*/--time=1:00:00/'
+run_of eva eva
+for change in '/^#MEOPT/!s/train.steps=6/train.steps=7/' '/^#MEOPT/s/train.steps=6/train.steps=7/' "s/ train --resume.*/& 'train.seed=2'/" \
+    's/^ *exec srun/#&/' 's/ run=/&.\//' '/^#MEOPT/d'; do
+    edited eva.sh "$change"
+    expect 1 "$MEOPT" attach 4711
+    grep -q '4711.*#MEOPT' err || fail "$change: $(cat err)"
+    expect 1 "$MEOPT" attach eva
+done
+submit 4712 sweep edited.sh PENDING Resources 0 'ArrayJobId=4712 ArrayTaskId=0-1%1'
+edited sweep.sh "/^1)/s/'optim.lr=2.0e-5'/'optim.lr=3.0e-5'/"
+run_of sweep-lr=1.0e-5 4712_0
+expect 1 "$MEOPT" attach 4712_1
+submit 4712 sweep sweep.sh PENDING Resources 0 'ArrayJobId=4712 ArrayTaskId=0-1%1'
+odd="o'd 50%41 $(printf '\377')
+#MEOPT run=/"
+mkdir "$odd"
+cp configs/quickstart.yaml "$odd/"
+"$MEOPT" sbatch "$odd/quickstart.yaml" "data.val=$odd" --run-dir "$odd" --name eva -o odd.sh
+submit 4711 eva odd.sh PENDING Priority
+expect 0 "$MEOPT" attach "$odd/eva" --json
+grep -q '"id": "4711"' out || fail "a directory of that name: $(cat out)"
+submit 4711 eva eva.sh PENDING Priority
+
 # What cannot be shown.
 expect 2 "$MEOPT" attach 4712
 grep -q 4712_0 err || fail "no task is suggested: $(cat err)"

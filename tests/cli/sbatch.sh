@@ -78,12 +78,14 @@ expect 7 "$MEOPT" sbatch eva_clip.yaml --array 0-4 optim.name=%a
 expect 0 "$MEOPT" sbatch eva_clip.yaml --array 0-4%2 --run-dir /r train.seed=%a optim.lr=1.0e-%a
 has '#SBATCH --array=0-4%2'
 has '#SBATCH --output=slurm-%x-%A_%a.log'
+has "#MEOPT task=* run=/r/eva_clip config=$here/eva_clip.yaml override=train.seed=%25a override=optim.lr=1.0e-%25a"
 grep -qF -- "--name 'eva_clip'-\"\$SLURM_ARRAY_TASK_ID\" -- '$here/eva_clip.yaml' 'train.seed='\"\$SLURM_ARRAY_TASK_ID\"'' 'optim.lr=1.0e-'\"\$SLURM_ARRAY_TASK_ID\"''" out || fail "the command of an array"
 bash -n out || fail "bash does not read the script of an array"
 
 # Several values of a key: an array with a run for each combination, whose name has the values.
 expect 0 "$MEOPT" sbatch eva_clip.yaml --name sweep --run-dir /r optim.lr=1.0e-5,2.0e-5,5.0e-5 train.seed=1,2 train.steps=9 -o sweep.sh
 has '#SBATCH --array=0-5' sweep.sh
+has "#MEOPT task=3 run=/r/sweep-lr=2.0e-5-seed=2 config=$here/eva_clip.yaml override=train.steps=9 value=optim.lr=2.0e-5 value=train.seed=2" sweep.sh
 bash -n sweep.sh || fail "bash does not read the script of a sweep"
 if command -v shellcheck >/dev/null; then shellcheck -s bash -e SC2016 sweep.sh >out 2>err || fail "shellcheck of a sweep"; fi
 mkdir sweeps

@@ -157,7 +157,7 @@ refused() { # CODE OPERAND WORD: attach ends with the code, and says the word
 refused 2 "$array" "${array}_0"
 refused 1 "${array}_7" "${array}_7"
 refused 1 999999 999999
-refused 1 "$(sbatch --parsable --hold --wrap true)" 'meopt train'
+refused 1 "$(sbatch --parsable --hold --wrap true)" '#MEOPT'
 again=$(sbatch --parsable --hold job.sh) # the directory of its run belongs to the first job
 scancel "$again"
 refused 1 "$again" CANCELLED
