@@ -159,7 +159,7 @@ static size_t on_data(char *data, size_t size, size_t n, void *context)
         r->uncommitted += put;
         if (r->part->state.total < 0 && s->at > segment->end)
             r->part->state.segments[s->segment].end = s->at; /* total unknown: the segment grows */
-        partial_record(r->part, s->segment, s->at - segment->start);
+        r->part->state.segments[s->segment].done = s->at - segment->start;
     }
     if (can_resume(r) && (r->progress_bytes += (int64_t)bytes) >= PROGRESS_BYTES) r->tries = 0;
     return bytes;
@@ -364,8 +364,7 @@ static int next_mirror(struct run *r, int code, const char *hint, const char *wh
 }
 
 static const char offline_hint[] = "without a network: set https_proxy=http://HOST:PORT, or copy "
-                                   "the archive here and use --from FILE "
-                                   "(--bundle FILE combines several)";
+                                   "the archives here and use --from FILE|DIR";
 
 static int handle_failure(struct run *r, struct connection *s, int rc)
 {

@@ -374,6 +374,25 @@ static int verify_and_unpack(struct job *j, int64_t total)
     return 0;
 }
 
+/* Writes the checksum next to a kept archive whose source has none, for --from on another machine. In place:
+ * the archive follows, and a killed process leaves no second file. */
+static int write_checksum(const struct job *j)
+{
+    if (j->source->sha256[0]) return 0;
+    char *path = xasprintf("%s.sha256", j->kept),
+         *text = xasprintf("%s  %s\n", j->result->sha256, j->source->file);
+    int code = 0, fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
+    if (fd < 0) code = error_errno(j->err, EXIT_FAILED, "remove it", "cannot create the file");
+    else code = file_write_all(fd, text, strlen(text), path, j->err);
+    if (!code && retry_sync(fsync, fd) != 0)
+        code = error_errno(j->err, EXIT_FAILED, "check the disk", "cannot sync the file");
+    if (code) error_at(j->err, path, 0, 0);
+    if (fd >= 0) close(fd);
+    free(text);
+    free(path);
+    return code;
+}
+
 /* Stores the checksum of a first use and moves the archive to its place, which makes it a local one. */
 static int keep_archive(struct job *j)
 {
@@ -384,7 +403,8 @@ static int keep_archive(struct job *j)
             notice(j, ignored.what);
     }
     if (!j->o->keep || j->local) return 0;
-    int code = partial_move(&j->part, j->kept, j->err);
+    int code = write_checksum(j);
+    if (!code) code = partial_move(&j->part, j->kept, j->err);
     if (code) return code;
     j->local = true;
     j->fd = -1; /* the part's, which closes it */

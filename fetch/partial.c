@@ -3,30 +3,17 @@
 
 #include "core/base/file.h"
 #include "core/base/retry.h"
-#include "core/base/platform.h"
 
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <openssl/evp.h>
-#include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-struct live_counters {
-    char magic[8], boot[40], id[40];
-    struct {
-        int64_t start, end;
-        _Atomic int64_t done;
-    } segments[PARTIAL_SEGMENTS];
-};
-static const char live_magic[8] = "meoptL1";
 
 /* ---- state ---- */
 
@@ -40,7 +27,7 @@ void partial_hash_url(const char *url, char out[65])
 
 char *partial_state_text(const struct partial_state *s)
 {
-    char *text = xasprintf("meopt part 1\nid %s\nurl %s\ntotal %lld\nvalidator %s\n", s->id, s->url_hash,
+    char *text = xasprintf("meopt part 2\nboot %s\nurl %s\ntotal %lld\nvalidator %s\n", s->boot, s->url_hash,
                            (long long)s->total, s->validator);
     for (int i = 0; i < s->segment_count; i++) {
         char *longer = xasprintf("%ssegment %lld %lld %lld\n", text, (long long)s->segments[i].start,
@@ -81,10 +68,10 @@ bool partial_state_parse(struct partial_state *s, const char *text, size_t bytes
         long long a, b, c;
         int end = 0;
         if (number == 0) {
-            ok = strcmp(line, "meopt part 1") == 0;
-        } else if (strncmp(line, "id ", 3) == 0) {
-            ok = strlen(line + 3) == 32 && is_hex(line + 3, 32);
-            if (ok) memcpy(s->id, line + 3, 33);
+            ok = strcmp(line, "meopt part 2") == 0;
+        } else if (strncmp(line, "boot ", 5) == 0) {
+            ok = strlen(line + 5) < sizeof s->boot;
+            if (ok) snprintf(s->boot, sizeof s->boot, "%s", line + 5);
         } else if (strncmp(line, "url ", 4) == 0) {
             ok = strlen(line + 4) == 64 && is_hex(line + 4, 64);
             if (ok) memcpy(s->url_hash, line + 4, 65);
@@ -105,7 +92,7 @@ bool partial_state_parse(struct partial_state *s, const char *text, size_t bytes
         }
     }
     free(copy);
-    if (!ok || !total || !s->id[0] || !s->url_hash[0] || s->segment_count == 0) return false;
+    if (!ok || !total || !s->url_hash[0] || s->segment_count == 0) return false;
     return s->total < 0 || s->segments[s->segment_count - 1].end == s->total;
 }
 
@@ -220,8 +207,6 @@ static bool owner_alive(const struct owner *o, const struct owner *self)
     return strcmp(o->host, self->host) != 0 || process_start(o->pid) == o->start;
 }
 
-/* ---- live ---- */
-
 static char *file_path(const struct partial *part, const char *suffix)
 {
     return xasprintf("%s/%s.%s", part->directory, part->name, suffix);
@@ -236,65 +221,6 @@ static int open_alone(const char *path, mode_t mode)
     if (fd < 0 || (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_nlink == 1)) return fd;
     close(fd);
     return unlink(path) == 0 ? open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode) : -1;
-}
-
-/* Maps NAME.live; creates it if necessary. */
-static void live_open(struct partial *part)
-{
-    char *path = file_path(part, "live");
-    int fd = open_alone(path, 0600);
-    free(path);
-    if (fd < 0) return;
-    struct stat st;
-    void *map = MAP_FAILED;
-    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && ftruncate(fd, sizeof(struct live_counters)) == 0 &&
-        posix_fallocate(fd, 0, sizeof(struct live_counters)) == 0)
-        map = mmap(NULL, sizeof(struct live_counters), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    close(fd);
-    if (map != MAP_FAILED) part->live = map;
-}
-
-/* Loads the counters if they belong to this boot and state. */
-static void live_load(struct partial *part)
-{
-    struct live_counters *live = part->live;
-    char boot[40];
-    boot_id(boot);
-    if (!live || memcmp(live->magic, live_magic, 8) != 0 || memchr(live->boot, 0, 40) == NULL ||
-        strcmp(live->boot, boot) != 0 || !boot[0])
-        return;
-    if (memchr(live->id, 0, 40) == NULL || strcmp(live->id, part->state.id) != 0) return;
-    for (int i = 0; i < part->state.segment_count; i++) {
-        struct partial_segment *s = &part->state.segments[i];
-        int64_t done = atomic_load(&live->segments[i].done);
-        if (live->segments[i].start == s->start && live->segments[i].end == s->end && done >= s->done &&
-            done <= s->end - s->start)
-            s->done = done;
-    }
-}
-
-/* Writes all counters. The magic is written last, so a partly written file is invalid. */
-static void live_store(struct partial *part)
-{
-    if (!part->live) return;
-    memset(part->live->magic, 0, 8);
-    atomic_signal_fence(memory_order_seq_cst);
-    memset(part->live->boot, 0, 40);
-    boot_id(part->live->boot);
-    snprintf(part->live->id, sizeof part->live->id, "%s", part->state.id);
-    for (int i = 0; i < PARTIAL_SEGMENTS; i++) {
-        part->live->segments[i].start = part->state.segments[i].start;
-        part->live->segments[i].end = part->state.segments[i].end;
-        atomic_store(&part->live->segments[i].done, part->state.segments[i].done);
-    }
-    atomic_signal_fence(memory_order_seq_cst);
-    memcpy(part->live->magic, live_magic, 8);
-}
-
-void partial_record(struct partial *part, int i, int64_t done)
-{
-    part->state.segments[i].done = done;
-    if (part->live) atomic_store_explicit(&part->live->segments[i].done, done, memory_order_release);
 }
 
 /* ---- the part ---- */
@@ -338,9 +264,13 @@ static void load_state(struct partial *part)
         file_read(path, 8192, &text, &bytes, NULL) == 0 && partial_state_parse(&part->state, text, bytes);
     free(text);
     free(path);
-    live_open(part);
     if (ok && fstat(part->fd, &st) == 0) {
-        live_load(part);
+        struct partial_segment *only = part->state.segments;
+        char boot[40];
+        boot_id(boot);
+        if (part->state.segment_count == 1 && part->state.total >= 0 && boot[0] &&
+            strcmp(boot, part->state.boot) == 0 && st.st_size > only->done)
+            only->done = st.st_size < only->end ? st.st_size : only->end;
         for (int i = 0; i < part->state.segment_count; i++) { /* the file may be shorter */
             struct partial_segment *s = &part->state.segments[i];
             if (s->start + s->done > st.st_size) s->done = st.st_size > s->start ? st.st_size - s->start : 0;
@@ -349,7 +279,6 @@ static void load_state(struct partial *part)
         memset(&part->state, 0, sizeof part->state);
         part->state.total = -1;
     }
-    if (part->state.segment_count) live_store(part);
 }
 
 /* What partial_claim needs in each attempt. */
@@ -455,29 +384,24 @@ int partial_claim(struct partial *part, const char *directory, const char *name,
 
 int partial_reset(struct partial *part, struct error *err)
 {
-    uint8_t random[16];
-    if (random_bytes(random, sizeof random) != 0) memset(random, 0, sizeof random);
     memset(&part->state, 0, sizeof part->state);
     part->state.total = -1;
-    for (int i = 0; i < 16; i++) snprintf(part->state.id + 2 * i, 3, "%02x", random[i]);
     char *path = file_path(part, "state");
     int remove_path = unlink(path);
     free(path);
     if ((remove_path != 0 && errno != ENOENT) || retry_truncate(part->fd, 0) != 0)
         return io_error("empty", part->path, err);
-    live_store(part);
     return 0;
 }
 
 int partial_commit(struct partial *part, struct error *err)
 {
-    struct partial_state now = part->state; /* a copy, because more bytes may arrive meanwhile */
     if (retry_sync(fdatasync, part->fd) != 0) return io_error("sync", part->path, err);
-    char *text = partial_state_text(&now), *path = file_path(part, "state");
+    boot_id(part->state.boot);
+    char *text = partial_state_text(&part->state), *path = file_path(part, "state");
     int code = file_write_atomic(path, text, strlen(text), err);
     free(text);
     free(path);
-    if (!code) live_store(part);
     return code;
 }
 
@@ -502,7 +426,6 @@ static void remove_unfinished(const struct partial *part)
 
 static void partial_free(struct partial *part)
 {
-    if (part->live) munmap(part->live, sizeof *part->live);
     if (part->fd >= 0) close(part->fd);
     free(part->directory);
     free(part->name);
@@ -520,8 +443,7 @@ int partial_release(struct partial *part, bool keep, struct error *err)
         free(unowned);
     } else {
         remove_unfinished(part);
-        if (!remove_path(file_path(part, "state"), unlink) || !remove_path(file_path(part, "live"), unlink) ||
-            !remove_path(xstrdup(part->path), unlink) ||
+        if (!remove_path(file_path(part, "state"), unlink) || !remove_path(xstrdup(part->path), unlink) ||
             (rmdir(part->directory) != 0 && errno != ENOENT && errno != ENOTEMPTY && errno != EEXIST))
             code =
                 error_errno(err, EXIT_FAILED, "remove it", "cannot remove all files of %s", part->directory);

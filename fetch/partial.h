@@ -6,13 +6,13 @@
  *     NAME.part          the bytes; no process owns them
  *     NAME.part.OWNER    the bytes; process OWNER (HOST.PIDNAMESPACE.PID.START) owns and writes them
  *     NAME.state         text: the byte ranges that are on disk, even after a power failure
- *     NAME.live          shared mapping: newer byte counts, valid until the host restarts
  *     NAME.staging/      the unpacked files
  *
  * Ownership is a file name, because a rename has exactly one winner on every file system, while flock()
  * does not lock on some. NAME.state ends with its own CRC-32C; it is replaced by rename after fdatasync of
- * the bytes. NAME.live survives SIGKILL but not a power failure. If either file is lost or damaged, the
- * download repeats bytes; a wrong byte is detected by the checksum of the whole archive.
+ * the bytes, every 64 MiB or 10 s. Until the host restarts, the length of a file with one segment counts too;
+ * of several segments, SIGKILL loses what came since. If the state is lost or damaged, the download repeats
+ * bytes; a wrong byte is detected by the checksum of the whole archive.
  */
 #ifndef MEOPT_FETCH_PARTIAL_H
 #define MEOPT_FETCH_PARTIAL_H
@@ -32,7 +32,7 @@ struct partial_segment {
 
 /* The contents of NAME.state. */
 struct partial_state {
-    char id[33];                             /* random hex; NAME.live with a different id is ignored */
+    char boot[40];                           /* of the host: its boot_id; set by partial_commit */
     char url_hash[65];                       /* SHA-256 of the URL, which may contain a secret */
     int64_t total;                           /* bytes of the whole archive; -1: unknown */
     char validator[PARTIAL_VALIDATOR_BYTES]; /* for If-Range: strong ETag or Last-Modified; "": none */
@@ -62,7 +62,6 @@ struct partial {
     char *path; /* of NAME.part.OWNER */
     int fd;
     struct partial_state state;
-    struct live_counters *live; /* mapping of NAME.live; NULL: the file system has no shared mappings */
 };
 
 /* Makes this process the owner of NAME in `directory`, loads the state and limits it to the file's length.
@@ -73,8 +72,6 @@ int partial_claim(struct partial *part, const char *directory, const char *name,
                   struct error *err);
 /* Removes all bytes and the state. */
 int partial_reset(struct partial *part, struct error *err);
-/* Records in NAME.live that segment i has `done` bytes. Cheap: called after each write. */
-void partial_record(struct partial *part, int i, int64_t done);
 /* Syncs the bytes, then writes NAME.state. Required after the segments change. */
 int partial_commit(struct partial *part, struct error *err);
 /* Ends the ownership. keep: the bytes remain as NAME.part. Otherwise removes all files, and the private

@@ -8,7 +8,6 @@
 #include "core/base/nearest.h"
 #include "cli/fetch/fetch_hub.h"
 #include "cli/fetch/fetch_progress.h"
-#include "fetch/bundle.h"
 #include "fetch/fetch.h"
 #include "fetch/hub.h"
 #include "fetch/publish.h"
@@ -18,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -162,9 +162,8 @@ static void print_result(const struct source *source, const struct fetch_result 
     }
 }
 
-/* Fetches the current archive of the meter. entry (may be NULL): its row in the bundle. */
-static int fetch_one(const struct arguments *args, struct meter *m, struct bundle_entry *entry,
-                     struct error *err)
+/* Fetches the current archive of the meter. */
+static int fetch_one(const struct arguments *args, struct meter *m, struct error *err)
 {
     struct fetch_item *item = &m->items[m->at];
     const struct source *source = item->source;
@@ -195,20 +194,6 @@ static int fetch_one(const struct arguments *args, struct meter *m, struct bundl
         item->done = true;
         item->about = false;
         item->bytes = item->total = r.size;
-    }
-    if (!code && entry) {
-        char *kept = path_join(dest, source->file);
-        const char *local = strncmp(source->urls[0], "file://", 7) == 0 ? source->urls[0] + 7 : NULL;
-        *entry = (struct bundle_entry){.name = xstrdup(source->name),
-                                       .file = xstrdup(source->file),
-                                       .top = source->top ? xstrdup(source->top) : NULL,
-                                       .size = r.size,
-                                       .path = local && file_absent(kept) ? xstrdup(local) : xstrdup(kept)};
-        memcpy(entry->sha256, r.sha256, sizeof entry->sha256);
-        if (file_absent(entry->path))
-            code = error_set(err, EXIT_FAILED, "fetch it into a different --dest, without --stream",
-                             "%s: the tree exists, but its archive %s does not", source->name, kept);
-        free(kept);
     }
     fetch_result_free(&r);
     return code;
@@ -284,24 +269,16 @@ static int add_named(struct work *w, const struct arguments *args, const struct 
     return code;
 }
 
-/* Fetches the archives in order, then writes the bundle if --bundle is given. */
+/* Fetches the archives in order. */
 static int fetch_work(const struct arguments *args, struct work *w, struct error *err)
 {
-    const char *to = argument_text(args, "bundle", NULL);
-    struct bundle bundle = {.entries = xcalloc((size_t)w->count + 1, sizeof *bundle.entries)};
     struct meter m;
     int code = 0;
     meter_open(&m, w->items, w->count, argument_flag(args, "json"), argument_flag(args, "quiet"));
     for (int i = 0; i < w->count && !code; i++) {
         meter_begin(&m, i);
-        code = fetch_one(args, &m, to ? &bundle.entries[bundle.count++] : NULL, err);
+        code = fetch_one(args, &m, err);
     }
-    if (!code && to) code = bundle_write(to, &bundle, &stop_signal, err);
-    if (!code && to && m.json) meter_event(&m, json_pack("{s:s, s:s}", "event", "bundle", "file", to));
-    else if (!code && to && !m.quiet)
-        log_info("%s contains %d archive%s; to fetch from it: meopt fetch --from %s", to, bundle.count,
-                 bundle.count == 1 ? "" : "s", to);
-    bundle_free(&bundle);
     return code;
 }
 
@@ -318,75 +295,6 @@ static int fetch_all(const struct arguments *args, const struct sources *sources
 
 /* ---- --from ---- */
 
-/* Copies an archive out of a bundle into its destination, and fetches it from there. */
-static int fetch_entry(const struct arguments *args, const struct sources *sources, const char *from,
-                       const struct bundle_entry *e, struct error *err)
-{
-    struct source own = {.size_about = -1, .unpacked_size = -1, .entries = -1};
-    const struct source *known = sources_find(sources, e->name);
-    if (known && !known->include_count) own = *known;
-    own.name = e->name;
-    own.file = e->file;
-    own.size = e->size;
-    if (!own.top) own.top = e->top;
-    if (!own.sha256[0]) memcpy(own.sha256, e->sha256, sizeof own.sha256);
-    const char *dest = dest_of(args, &own);
-    int code = file_make_dirs(dest, err);
-    char *whole = code ? NULL : realpath(dest, NULL), *url = NULL;
-    char *copy = whole ? xasprintf("%s/.meopt-bundle-%s", whole, e->file) : NULL,
-         *kept = whole ? path_join(whole, e->file) : NULL;
-    if (!code && !whole) code = error_errno(err, EXIT_FAILED, NULL, "cannot find %s", dest);
-    if (!code) {
-        struct work w = {0};
-        url = xasprintf("file://%s", copy);
-        own.urls = &url;
-        own.url_count = 1;
-        add_item(&w, args, &own);
-        if (!w.items[0].done && !argument_flag(args, "verify") && !argument_flag(args, "dry-run"))
-            code = bundle_extract(from, e, copy, &stop_signal, err);
-        if (!code) code = fetch_work(args, &w, err);
-        if (!code && argument_flag(args, "keep-archive") && file_absent(kept)) rename(copy, kept);
-        unlink(copy);
-        free(w.items);
-    }
-    free(url);
-    free(copy);
-    free(kept);
-    free(whole);
-    return code;
-}
-
-static const char *entry_name_at(const void *table, int i)
-{
-    const struct bundle *b = table;
-    return i < b->count ? b->entries[i].name : NULL;
-}
-
-/* Fetches all archives of a bundle, or the named ones. */
-static int fetch_bundle(const struct arguments *args, const struct sources *sources, const char *from,
-                        struct error *err)
-{
-    struct bundle b;
-    int code = bundle_read(&b, from, err), named = args->operand_count;
-    for (int i = 0; i < named && !code; i++) {
-        bool here = false;
-        for (int k = 0; k < b.count; k++) here |= strcmp(b.entries[k].name, args->operands[i]) == 0;
-        if (here) continue;
-        const char *near = nearest_name(args->operands[i], entry_name_at, &b);
-        char hint[320] = N_("without a name, all archives are fetched"), shown[256];
-        if (near) snprintf(hint, sizeof hint, _("did you mean %.200s?"), near);
-        code = error_set(err, EXIT_USAGE, hint, "no archive '%s' in %s",
-                         name_printable(shown, sizeof shown, args->operands[i]), from);
-    }
-    for (int k = 0; k < b.count && !code; k++) {
-        bool wanted = named == 0;
-        for (int i = 0; i < named; i++) wanted |= strcmp(b.entries[k].name, args->operands[i]) == 0;
-        if (wanted) code = fetch_entry(args, sources, from, &b.entries[k], err);
-    }
-    bundle_free(&b);
-    return code;
-}
-
 /* Returns a name for an archive from its address, malloc'ed. */
 static char *name_of_url(const char *from)
 {
@@ -399,43 +307,83 @@ static char *name_of_url(const char *from)
     return xstrdup("archive");
 }
 
-/* Fetches --from FILE|URL, with or without the name of the source that it replaces. */
+/* Reads the checksum that meopt fetch wrote next to an archive, FILE.sha256, if the source has none. */
+static int read_checksum(struct source *own, const char *file, struct error *err)
+{
+    char *path = xasprintf("%s.sha256", file), *text = NULL, hex[65] = "";
+    size_t bytes = 0;
+    int code = own->sha256[0] || file_absent(path) ? 0 : file_read(path, 4096, &text, &bytes, err);
+    if (text) snprintf(hex, sizeof hex, "%s", text);
+    if (text && !sha256_parse(own->sha256, hex)) {
+        code = error_set(err, EXIT_INTEGRITY, "remove it, or copy it again", "does not begin with a SHA-256");
+        error_at(err, path, 0, 0);
+    }
+    free(text);
+    free(path);
+    return code;
+}
+
+/* Makes *own, a copy of `source`, whose only address is a file or a URL, malloc'ed. */
+static int replace_address(struct source *own, char **url, const struct source *source, const char *from,
+                           struct error *err)
+{
+    char *whole = realpath(from, NULL);
+    *own = *source;
+    *url = strstr(from, "://") ? xstrdup(from) : xasprintf("file://%s", whole ? whole : from);
+    own->urls = url;
+    own->url_count = 1;
+    free(whole);
+    if (strncmp(*url, "https://", 8) == 0 || strncmp(*url, "http://", 7) == 0) return 0;
+    if (strncmp(*url, "file:///", 8) == 0) return read_checksum(own, *url + 7, err);
+    return strncmp(*url, "file://", 7) == 0
+               ? error_set(err, EXIT_FAILED, "check the path", "archive %s does not exist", from)
+               : error_set(err, EXIT_USAGE, "use https://, http:// with --sha256, or a path",
+                           "cannot fetch from %s", from);
+}
+
+/* Fetches --from DIR|FILE|URL: the archives of the named sources in a directory, or one archive, with or
+ * without the name of the source that it replaces. */
 static int fetch_from(const struct arguments *args, const struct sources *sources, const char *from,
                       struct error *err)
 {
-    struct source own = {.size = -1, .size_about = -1, .unpacked_size = -1, .entries = -1};
-    if (!strstr(from, "://") && bundle_is(from)) return fetch_bundle(args, sources, from, err);
-    if (args->operand_count > 1)
-        return error_set(err, EXIT_USAGE, "give one name or none", "--from requires at most one name");
-    if (args->operand_count == 1) {
-        const struct source *s = sources_find(sources, args->operands[0]);
-        if (!s) return no_source(sources, args->operands[0], err);
-        if (s->include_count)
-            return error_set(err, EXIT_USAGE, "to list the sources: meopt fetch --list",
-                             "'%s' is a group, but --from requires one archive", args->operands[0]);
-        own = *s;
-    }
-    char *whole = realpath(from, NULL), *clean = name_of_url(from),
-         *url = strstr(from, "://") ? xstrdup(from) : xasprintf("file://%s", whole ? whole : from);
-    if (args->operand_count == 0) own.name = own.file = clean;
-    own.urls = &url;
-    own.url_count = 1;
+    struct stat st;
+    bool in_directory = !strstr(from, "://") && stat(from, &st) == 0 && S_ISDIR(st.st_mode);
+    struct source unnamed = {.size = -1, .size_about = -1, .unpacked_size = -1, .entries = -1};
+    struct work w = {0};
     int code = 0;
-    if (strncmp(url, "https://", 8) != 0 && strncmp(url, "http://", 7) != 0 &&
-        strncmp(url, "file:///", 8) != 0)
-        code = strncmp(url, "file://", 7) == 0
-                   ? error_set(err, EXIT_FAILED, "check the path", "archive %s does not exist", from)
-                   : error_set(err, EXIT_USAGE, "use https://, http:// with --sha256, or a path",
-                               "cannot fetch from %s", from);
-    if (!code) {
-        struct work w = {0};
-        add_item(&w, args, &own);
-        code = fetch_work(args, &w, err);
-        free(w.items);
+    for (int i = 0; i < args->operand_count && !code; i++)
+        code = add_named(&w, args, sources, args->operands[i], 0, err);
+    if (!code && in_directory && w.count == 0)
+        code = error_set(err, EXIT_USAGE, "to list the sources: meopt fetch --list",
+                         "--from %s, a directory, requires NAME", from);
+    if (!code && !in_directory && w.count > 1)
+        code = error_set(err, EXIT_USAGE, "give one name or none, or the directory of the archives",
+                         "--from requires at most one archive");
+    char *clean = name_of_url(from);
+    unnamed.name = unnamed.file = clean;
+    if (!code && w.count == 0) add_item(&w, args, &unnamed);
+    struct source *own = xcalloc((size_t)w.count + 1, sizeof *own);
+    char **urls = xcalloc((size_t)w.count + 1, sizeof *urls);
+    for (int i = 0; i < w.count && !code; i++) {
+        struct fetch_item *item = &w.items[i];
+        char *path = in_directory ? path_join(from, item->source->file) : xstrdup(from);
+        bool absent = in_directory && file_absent(path);
+        if (absent &&
+            (item->done || strncmp(item->source->urls[0], "file:", 5) == 0)) /* shipped with meopt */
+            own[i] = *item->source;
+        else if (!absent) code = replace_address(&own[i], &urls[i], item->source, path, err);
+        else
+            code = error_set(err, EXIT_FAILED, "copy it from where 'meopt fetch NAME --dest DIR' left it",
+                             "archive %s does not exist", path);
+        item->source = &own[i];
+        free(path);
     }
-    free(url);
+    if (!code) code = fetch_work(args, &w, err);
+    for (int i = 0; i < w.count; i++) free(urls[i]);
+    free(urls);
+    free(own);
     free(clean);
-    free(whole);
+    free(w.items);
     return code;
 }
 
@@ -460,11 +408,6 @@ static int fetch_run(const struct arguments *args, struct error *err)
     else if (argument_flag(args, "list")) code = list(args, &sources);
     else if (argument_flag(args, "stream") && argument_flag(args, "keep-archive"))
         code = error_set(err, EXIT_USAGE, "use one of them", "--keep-archive cannot be used with --stream");
-    else if (argument_text(args, "bundle", NULL) &&
-             (from || argument_flag(args, "stream") || argument_flag(args, "verify") ||
-              argument_flag(args, "dry-run")))
-        code = error_set(err, EXIT_USAGE, "remove --bundle, or fetch first",
-                         "--bundle cannot be used with --from, --stream, --verify or --dry-run");
     else if (argument_text(args, "sha256", NULL) && args->operand_count > 1)
         code = error_set(err, EXIT_USAGE, "give one name", "--sha256 requires exactly one archive");
     else if (from) code = fetch_from(args, &sources, from, err);
@@ -485,10 +428,8 @@ static const struct option options[] = {
     {"include", 0, OPTION_TEXT, "PATTERN,...", NULL, 0, 0,
      "of a hub's repository, only the files that match: '*.json,*.safetensors'"},
     {"exclude", 0, OPTION_TEXT, "PATTERN,...", NULL, 0, 0, "of a hub's repository, not the files that match"},
-    {"from", 0, OPTION_TEXT, "URL|FILE", NULL, 0, 0,
-     "read the archive from a mirror, a local file or a bundle, with the same checks"},
-    {"bundle", 0, OPTION_TEXT, "FILE", NULL, 0, 0,
-     "then write the archives into one file for --from on a machine without a network"},
+    {"from", 0, OPTION_TEXT, "URL|FILE|DIR", NULL, 0, 0,
+     "read the archive from a mirror, a local file or a directory of archives, with the same checks"},
     {"sha256", 0, OPTION_TEXT, "HEX", NULL, 0, 0, "require this checksum of the archive"},
     {"trust", 0, OPTION_FLAG, NULL, NULL, 0, 0,
      "accept an archive without a known checksum, and record its own"},
@@ -517,7 +458,7 @@ const struct command cmd_fetch = {
         "Examples:\n  meopt fetch coco2014 model-weight\n  meopt fetch sample --dest sample\n  meopt fetch "
         "--list\n"
         "  meopt fetch coco2014 --from /media/usb/COCO2014.tar.gz\n"
-        "  meopt fetch coco2014 model-weight --bundle all.tar\n  meopt fetch --from all.tar\n"
+        "  meopt fetch coco2014 model-weight --from /media/usb     on a machine without a network\n"
         "  meopt fetch hf:facebook/dinov2-large --include '*.json,*.safetensors'\n\n"
         "After Ctrl-C or a crash, the same command resumes the download.",
     .options = options,

@@ -166,7 +166,6 @@ int fetch_hub(const struct arguments *args, const atomic_int *cancel, struct err
         bool text;
     } others[] = {{"dest", N_("to choose the cache, set HF_HUB_CACHE or MODELSCOPE_CACHE"), true},
                   {"from", N_("to use a mirror, set HF_ENDPOINT or MODELSCOPE_ENDPOINT"), true},
-                  {"bundle", NULL, true},
                   {"sha256", NULL, true},
                   {"trust", NULL, false},
                   {"keep-archive", NULL, false},

@@ -253,12 +253,11 @@ right hf/hub/models--me--shared 4
 mkdir -p hf/hub/models--me--hard/.meopt-fetch
 echo precious >thesis
 ln thesis "hf/hub/models--me--hard/.meopt-fetch/$sum.part"
-ln thesis "hf/hub/models--me--hard/.meopt-fetch/$sum.live"
 fetch 0 me/hard
 right hf/hub/models--me--hard 4
 test "$(cat thesis)" = precious || fail "a hard link was written through"
 mkdir hf/hub/models--me--hard/.meopt-fetch
-for part in live state part; do : >"hf/hub/models--me--hard/.meopt-fetch/$sum.$part"; done
+for part in state part; do : >"hf/hub/models--me--hard/.meopt-fetch/$sum.$part"; done
 fetch 0 me/hard
 test ! -e hf/hub/models--me--hard/.meopt-fetch || fail "left .meopt-fetch after a success"
 

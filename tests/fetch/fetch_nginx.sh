@@ -97,7 +97,10 @@ done
 "$MEOPT" fetch big --dest kill --quiet 2>err || fail "after $n kills: exit $?"
 same kill/COCO2014 "after $n kills"
 test "$(ls -A kill)" = "COCO2014
-COCO2014.tar.gz" || fail "left $(ls -A kill)"
+COCO2014.tar.gz
+COCO2014.tar.gz.sha256" ||
+    fail "left $(ls -A kill)"
+(cd kill && sha256sum -c --quiet COCO2014.tar.gz.sha256) || fail "left $(ls -A kill)"
 sent=$(awk '$1 < 400 {n += $2} END {print n}' access.log)
 echo "$n kills: $sent bytes sent for an archive of $size: $(awk -v a="$sent" -v b="$size" 'BEGIN {printf "%.2f", 100 * (a - b) / b}') % twice"
 hit=$(awk '$1 == 206 && $2 > 1000' access.log | wc -l)
@@ -114,7 +117,7 @@ fi
 # SIGKILL at each rename, from the claim of the download to the tree: the next run leaves the tree, and the archive unless it is not wanted
 for stream in '' --stream; do
     k=0 got=137 want=COCO2014
-    [ "$stream" ] || want='COCO2014 COCO2014.tar.gz'
+    [ "$stream" ] || want='COCO2014 COCO2014.tar.gz COCO2014.tar.gz.sha256'
     while [ $got = 137 ]; do
         k=$((k + 1))
         rm -rf each

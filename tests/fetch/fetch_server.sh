@@ -51,7 +51,8 @@ fetch() {
         test -f dest/COCO2014/.meopt-complete || fail "$mode: no marker"
         test ! -e dest/.meopt-fetch || fail "$mode: left $(ls -A dest/.meopt-fetch)"
         test "$(ls -A dest)" = "COCO2014
-good.tar.gz" || fail "$mode: dest holds $(ls -A dest)"
+good.tar.gz
+good.tar.gz.sha256" || fail "$mode: dest holds $(ls -A dest)"
     else
         test ! -e dest/COCO2014 || fail "$mode: published"
         grep -q '^meopt: ' err || fail "$mode: no message"
