@@ -97,10 +97,11 @@ const struct help_topic help_topics[] = {
         "Choose cards by number; *_VISIBLE_DEVICES hide cards:\n"
         "  meopt train CONFIG --cards 0,2\n"
         "  meopt train CONFIG device.type=cpu\n"
-        "Timings of a card, for plan and for a report:\n"
-        "  meopt bench gpu CONFIG\n"
+        "Timings of a card, and a report that can be sent:\n"
+        "  meopt bench train CONFIG --profile\n"
+        "  meopt doctor CONFIG --share report.json\n"
         "\n"
-        "More: man meopt-devices, man meopt-doctor, man meopt-bench-gpu\n")},
+        "More: man meopt-devices, man meopt-doctor, man meopt-bench-train\n")},
     {0}};
 
 const struct help_topic *help_topic_named(const char *name)

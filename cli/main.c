@@ -31,9 +31,9 @@
     X(config_check, false) X(config_diff, false) X(config_new, false) X(config_edit, false) \
     X(config_man, false) X(tokenize, false) X(plan, true) X(train, false) X(sbatch, false) \
     X(attach, false) X(runs, false) X(stop, false) X(checkpoint, false) X(worker, true) X(compare, true) \
-    X(embed, true) X(eval, true) X(generate, true) X(export, false) X(bench_gpu, false) \
-    X(bench_optim, true) X(bench_ranks, false) X(bench_speedup, true) X(bench_train, true) X(doctor, true) \
-    X(complete, false) X(monitor_helper, false) X(help, false) X(version, false)
+    X(embed, true) X(eval, true) X(generate, true) X(export, false) X(bench_optim, true) \
+    X(bench_ranks, false) X(bench_speedup, true) X(bench_train, true) X(doctor, true) X(complete, false) \
+    X(monitor_helper, false) X(help, false) X(version, false)
 // clang-format on
 #define DECLARE(name, computes) extern const struct command cmd_##name;
 COMMANDS(DECLARE)

@@ -57,7 +57,6 @@ tried() { # NAME
     'bench speedup') good='-n 100000 --repeat 1 --device cpu' ;;
     'bench ranks') good='--mib 1 --repeat 1' ;;
     'bench train') good='quick.yaml --steps 1 --no-peak --profile' ;;
-    'bench gpu') good="quick.yaml train.batch_size=1 --device cuda:0 --seconds 1 -o sent.json" && card ;;
     doctor) good='--quick quick.yaml' ;;
     esac
     run $1 $good
@@ -69,7 +68,6 @@ tried() { # NAME
         run doctor quick.yaml train.batch_size=1 --device cuda:0
         FAKE_GRAPH=small FAKE_WRONG=attention_forward run doctor quick.yaml train.batch_size=1 --device cuda:0
         ;;
-    'bench gpu') run bench gpu --device cuda:9 ;;
     train) # on a card
         card
         run train quick.yaml train.steps=1 train.batch_size=1 device.type=cuda --name cuda

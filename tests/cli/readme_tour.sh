@@ -57,7 +57,7 @@ while read -r line <&3; do
     'meopt attach'* | *'eva.yaml --name'* | *'--resume eva') await 'step [1-9][0-9]*/' && keys q ;;
     meopt) await 'runs in runs' && keys q ;;
     esac
-    case $line in *--help) ended 0 ;; *--cards\ 0,* | 'meopt bench gpu '*) ended 6 ;; *) ended 0 ;; esac
+    case $line in *--help) ended 0 ;; *--cards\ 0,*) ended 6 ;; *) ended 0 ;; esac
     case $line in
     'meopt config new eva_clip'*) # geometry from the small checkpoints, small images, long enough to be stopped
         sed -i 's/^  arch: .*/  arch: custom/; s/image_size: 224/image_size: 56/; s/epochs: 10/epochs: 100000/' "$copy/eva.yaml"

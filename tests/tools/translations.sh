@@ -24,7 +24,7 @@ done
 # A literal of several words that is printed as it is. The files write formats of their own: pages, scripts, JSON.
 cd "$MEOPT_SOURCE"
 grep -nE '\b(printf|fprintf|fputs|snprintf|xasprintf)\((stdout, |stderr, |out, |[a-z]+, sizeof [a-z]+, )?"[^"<]*[a-z]{3,} [a-z]{3,}' -r cli fetch --include='*.c' |
-    grep -vE '^cli/(commands/(cmd_complete|cmd_config_man|cmd_sbatch|cmd_bench_gpu)|supervisor/hooks)\.c|^fetch/partial\.c' >"$work/out" || :
+    grep -vE '^cli/(commands/(cmd_complete|cmd_config_man|cmd_sbatch)|slurm/script|supervisor/hooks)\.c|^fetch/partial\.c' >"$work/out" || :
 [ ! -s "$work/out" ] || fail "texts without _(): see CONTRIBUTING.md, Messages"
 # Of `condition ? "one" : "other"` xgettext reads the first text alone: the other needs N_().
 command -v python3 >/dev/null || { echo "no python3"; exit 77; }
