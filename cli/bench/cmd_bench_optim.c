@@ -1,4 +1,5 @@
-/* meopt bench optim: measures optimizer steps, and the memory bandwidth of this machine in the same run.
+/* meopt bench optim: measures optimizer steps, and the memory bandwidth of this machine in the same run; and
+ * meopt bench speedup, the same steps on one core, all cores and a card.
  *
  * The reference is the STREAM triad (McCalpin 1995: a = b + s c, 24 bytes per element) with the same number
  * of threads, measured before and after each combination. Of each, the best of several repetitions counts.
@@ -10,6 +11,8 @@
 #include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/json.h"
+#include "core/base/log.h"
+#include "core/compare/statistics.h"
 #include "core/device/bench.h"
 #include "core/meopt.h"
 #include "kernels/optim_rules.h"
@@ -104,25 +107,106 @@ static void triad_close(struct triad *t)
     free(t->c);
 }
 
-/* Copies gradients to the card. */
-static void *upload_gradient(const struct triad *t, const void *host, size_t bytes, struct error *err)
-{
-    void *p = device_alloc(t->card, MEMORY_GRADIENTS, bytes, "gradients", err);
-    if (p) t->card->upload(t->card, p, host, bytes);
-    return p;
-}
+/* ---- Steps ---- */
 
-/* ---- One combination ---- */
-
-static int library_error(struct error *err, const struct meopt_error *from, const struct triad *place)
+static int library_error(struct error *err, const struct meopt_error *from, const struct device *card)
 {
-    int memory = place->card ? EXIT_CARD_MEMORY : EXIT_HOST_MEMORY;
+    int memory = card ? EXIT_CARD_MEMORY : EXIT_HOST_MEMORY;
     int code = from->status == MEOPT_BAD_ARGUMENT ? EXIT_USAGE : EXIT_FAILED;
     return error_set(err, from->status == MEOPT_NO_MEMORY ? memory : code,
                      from->status == MEOPT_NO_MEMORY ? N_("use fewer --params") : NULL, "%s", from->message);
 }
 
-static struct meopt_options options_of(const struct combination *c, const struct triad *place, int threads)
+/* Copies gradients to the card. */
+static void *upload_gradient(struct device *card, const void *host, size_t bytes, struct error *err)
+{
+    void *p = device_alloc(card, MEMORY_GRADIENTS, bytes, "gradients", err);
+    if (p) card->upload(card, p, host, bytes);
+    return p;
+}
+
+static int gradient_dtype(int weights) { return weights <= MEOPT_WEIGHTS_F32_COPY ? MEOPT_F32 : MEOPT_BF16; }
+
+static void gradient_fill(void *gradient, int dtype, int64_t count)
+{
+#ifdef _OPENMP
+#pragma omp parallel for schedule(static)
+#endif
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t x = (uint32_t)i * 2654435761u,
+                 bits = (x & 0x80000000u) | (0x38000000u + (x >> 6 & 0x3ffffffu)); /* up to 2^-7 */
+        if (dtype == MEOPT_F32) memcpy((float *)gradient + i, &bits, 4);
+        else ((uint16_t *)gradient)[i] = (uint16_t)(bits >> 16);
+    }
+}
+
+/* An optimizer of tensors of 1024 x 4096, and their gradients. */
+struct steps {
+    struct device *card; /* NULL: the CPU */
+    struct meopt *opt;
+    struct meopt_tensor *table;
+    struct meopt_gradient *gradients;
+    char *names, *gradient, *on_card;
+    int64_t count, rows;
+};
+
+static void steps_close(struct steps *s)
+{
+    meopt_destroy(s->opt);
+    if (s->on_card) device_free(s->card, s->on_card);
+    free(s->gradient);
+    free(s->names);
+    free(s->gradients);
+    free(s->table);
+}
+
+/* one: all tensors have the same gradient. The caller closes, also after an error. */
+static int steps_open(struct steps *s, const struct meopt_options *o, int64_t parameters, bool one,
+                      struct error *err)
+{
+    int64_t count = (parameters + TENSOR_COUNT - 1) / TENSOR_COUNT,
+            rows =
+                parameters < TENSOR_COUNT ? (parameters + TENSOR_COLUMNS - 1) / TENSOR_COLUMNS : TENSOR_ROWS;
+    int dtype = gradient_dtype(o->weights);
+    size_t each = (size_t)(rows * TENSOR_COLUMNS) * (dtype == MEOPT_F32 ? 4 : 2),
+           bytes = one ? each : each * (size_t)count;
+    struct meopt_error e = {0};
+    *s = (struct steps){.card = (struct device *)o->device,
+                        .table = xcalloc((size_t)count, sizeof *s->table),
+                        .gradients = xcalloc((size_t)count, sizeof *s->gradients),
+                        .names = xcalloc((size_t)count, 24),
+                        .gradient = malloc(bytes),
+                        .count = count,
+                        .rows = rows};
+    if (!s->gradient)
+        return error_set(err, EXIT_HOST_MEMORY, "use fewer --params",
+                         "out of memory for %zu bytes of gradients", bytes);
+    memory_large_pages(s->gradient, bytes);
+    gradient_fill(s->gradient, dtype, (int64_t)(bytes / (dtype == MEOPT_F32 ? 4 : 2)));
+    if (s->card && !(s->on_card = upload_gradient(s->card, s->gradient, bytes, err))) return EXIT_CARD_MEMORY;
+    for (int64_t i = 0; i < count; i++) {
+        char *name = s->names + i * 24, *from = s->card ? s->on_card : s->gradient;
+        snprintf(name, 24, "t%lld", (long long)i);
+        s->table[i] = (struct meopt_tensor){.name = name, .ndim = 2, .shape = {rows, TENSOR_COLUMNS}};
+        s->gradients[i] = (struct meopt_gradient){from + (one ? 0 : (size_t)i * each), dtype};
+    }
+    return meopt_create(&s->opt, o, s->table, (size_t)count, &e) ? library_error(err, &e, s->card) : 0;
+}
+
+/* Runs one step and waits for it. */
+static int steps_run(struct steps *s, int number, double *seconds, struct error *err)
+{
+    struct meopt_error e = {0};
+    double begin = clock_seconds();
+    if (meopt_step(s->opt, number, 1e-4, 1, s->gradients, NULL, &e)) return library_error(err, &e, s->card);
+    if (s->card) s->card->sync(s->card);
+    *seconds = clock_seconds() - begin;
+    return s->card ? device_check(s->card, err) : 0;
+}
+
+/* ---- One combination ---- */
+
+static struct meopt_options options_of(const struct combination *c, struct device *card, int threads)
 {
     struct meopt_options o;
     meopt_options_init(&o, sizeof o, c->rule);
@@ -130,12 +214,10 @@ static struct meopt_options options_of(const struct combination *c, const struct
     o.first_moment = o.second_moment = c->states;
     o.weight_decay = 0.01;
     o.threads = threads;
-    o.device = (struct meopt_device *)place->card;
+    o.device = (struct meopt_device *)card;
     o.seed = 1;
     return o;
 }
-
-static int gradient_dtype(int weights) { return weights <= MEOPT_WEIGHTS_F32_COPY ? MEOPT_F32 : MEOPT_BF16; }
 
 static double moved_bytes(const struct combination *c)
 {
@@ -225,17 +307,16 @@ static double exact_step(const struct meopt_options *o, double w, double g, doub
 }
 
 /* Measures the largest relative error of a weight after the first step, over 65536 weights of 0.01 to 1. */
-static int measure_error(const struct combination *c, const struct triad *place, double *error,
-                         struct error *err)
+static int measure_error(const struct combination *c, struct device *card, double *error, struct error *err)
 {
     enum { N = ERROR_COUNT };
     static double root[N];
     const double lr = 1e-3;
-    struct meopt_options o = options_of(c, place, 1);
+    struct meopt_options o = options_of(c, card, 1);
     struct meopt_tensor table = {.name = "error", .ndim = 2, .shape = {SIDE, SIDE}};
     struct meopt *opt;
     struct meopt_error e;
-    if (meopt_create(&opt, &o, &table, 1, &e)) return library_error(err, &e, place);
+    if (meopt_create(&opt, &o, &table, 1, &e)) return library_error(err, &e, card);
     float *w = malloc(3 * N * sizeof *w), *g = w + N, *after = g + N;
     if (!w) {
         meopt_destroy(opt);
@@ -248,8 +329,8 @@ static int measure_error(const struct combination *c, const struct triad *place,
         random = random * 1664525u + 1013904223u;
         g[i] = (float)((random >> 8) / 16777216.0 - 0.5);
     }
-    void *card = place->card ? upload_gradient(place, g, N * sizeof *g, err) : NULL;
-    struct meopt_gradient gradient = {place->card ? card : g, MEOPT_F32};
+    void *on_card = card ? upload_gradient(card, g, N * sizeof *g, err) : NULL;
+    struct meopt_gradient gradient = {card ? on_card : g, MEOPT_F32};
     int status = meopt_import(opt, 0, 0, N, w, &e);
     if (!status)
         status = meopt_export(opt, 0, 0, N, w, &e); /* starts from the weights as rounded by the format */
@@ -273,79 +354,36 @@ static int measure_error(const struct combination *c, const struct triad *place,
     }
     *error = worst;
     free(gradients);
-    if (place->card) device_free(place->card, card);
+    if (card) device_free(card, on_card);
     free(w);
     meopt_destroy(opt);
-    return status ? library_error(err, &e, place) : 0;
-}
-
-static void gradient_fill(void *gradient, int dtype, int64_t count)
-{
-#ifdef _OPENMP
-#pragma omp parallel for schedule(static)
-#endif
-    for (int64_t i = 0; i < count; i++) {
-        uint32_t x = (uint32_t)i * 2654435761u,
-                 bits = (x & 0x80000000u) | (0x38000000u + (x >> 6 & 0x3ffffffu)); /* up to 2^-7 */
-        if (dtype == MEOPT_F32) memcpy((float *)gradient + i, &bits, 4);
-        else ((uint16_t *)gradient)[i] = (uint16_t)(bits >> 16);
-    }
+    return status ? library_error(err, &e, card) : 0;
 }
 
 static int run_combination(const struct combination *c, int64_t parameters, int threads, int repeat,
                            struct triad *triad, struct result *r, struct error *err)
 {
-    int64_t count = (parameters + TENSOR_COUNT - 1) / TENSOR_COUNT,
-            rows =
-                parameters < TENSOR_COUNT ? (parameters + TENSOR_COLUMNS - 1) / TENSOR_COLUMNS : TENSOR_ROWS,
-            all = count * rows * TENSOR_COLUMNS;
-    int dtype = gradient_dtype(c->weights);
-    size_t gradient_bytes = (size_t)all * (dtype == MEOPT_F32 ? 4 : 2);
-    struct meopt_options o = options_of(c, triad, threads);
-    struct meopt_tensor *table = xcalloc((size_t)count, sizeof *table);
-    struct meopt_gradient *gradients = xcalloc((size_t)count, sizeof *gradients);
-    char *names = xcalloc((size_t)count, 24), *gradient = malloc(gradient_bytes);
-    struct meopt *opt = NULL;
-    struct meopt_error e = {0};
-    void *card = NULL;
-    int code = gradient ? 0
-                        : error_set(err, EXIT_HOST_MEMORY, "use fewer --params",
-                                    "out of memory for %zu bytes of gradients", gradient_bytes);
-    for (int64_t i = 0; !code && i < count; i++) {
-        snprintf(names + i * 24, 24, "t%lld", (long long)i);
-        table[i] = (struct meopt_tensor){.name = names + i * 24, .ndim = 2, .shape = {rows, TENSOR_COLUMNS}};
-    }
-    if (!code) memory_large_pages(gradient, gradient_bytes);
-    if (!code) gradient_fill(gradient, dtype, all);
-    if (!code && triad->card && !(card = upload_gradient(triad, gradient, gradient_bytes, err)))
-        code = EXIT_CARD_MEMORY;
-    char *from = card ? card : gradient;
-    for (int64_t i = 0; !code && i < count; i++)
-        gradients[i] = (struct meopt_gradient){from + (size_t)i * (gradient_bytes / (size_t)count), dtype};
-    if (!code && meopt_create(&opt, &o, table, (size_t)count, &e)) code = library_error(err, &e, triad);
+    struct meopt_options o = options_of(c, triad->card, threads);
+    struct steps s;
+    int code = steps_open(&s, &o, parameters, false, err);
     if (!code) {
         struct meopt_bytes bytes;
-        meopt_held(opt, &bytes);
+        meopt_held(s.opt, &bytes);
         *r = (struct result){.held = (double)bytes.total / (double)bytes.parameters,
                              .moved = moved_bytes(c),
                              .seconds = 1e9,
-                             .products = (double)count * products_flop(&o, rows, TENSOR_COLUMNS),
+                             .products = (double)s.count * products_flop(&o, s.rows, TENSOR_COLUMNS),
                              .parameters = bytes.parameters};
         r->triad = triad_gb_per_s(triad);
         for (int step = 1; !code && step <= repeat + 1; step++) {
-            double begin = clock_seconds();
-            if (meopt_step(opt, step, 1e-4, 1, gradients, NULL, &e)) code = library_error(err, &e, triad);
-            if (step > 1) r->seconds = fmin(r->seconds, clock_seconds() - begin);
+            double seconds = 0;
+            code = steps_run(&s, step, &seconds, err);
+            if (step > 1) r->seconds = fmin(r->seconds, seconds);
         }
         r->triad = fmax(r->triad, triad_gb_per_s(triad));
     }
-    meopt_destroy(opt);
-    if (card) device_free(triad->card, card);
-    free(gradient);
-    free(names);
-    free(gradients);
-    free(table);
-    return code ? code : measure_error(c, triad, &r->error, err);
+    steps_close(&s);
+    return code ? code : measure_error(c, triad->card, &r->error, err);
 }
 
 /* ---- The command ---- */
@@ -481,4 +519,172 @@ const struct command cmd_bench_optim = {
         "  meopt bench optim -w bf16+8 -s 8bit -n 1000000000    one combination, a billion parameters\n",
     .options = bench_optim_options,
     .run = bench_optim_run,
+};
+
+/* ---- meopt bench speedup: one step on one core, all cores and a card, as ratios with their spread ---- */
+
+/* A place that runs steps; card NULL: the CPU. */
+struct place {
+    const char *name;
+    int threads;
+    struct device *card;
+};
+
+static const struct format {
+    const char *name;
+    int weights, states;
+} formats[] = {
+    {N_("AdamW, fp32"), MEOPT_WEIGHTS_F32_COPY, MEOPT_STATE_F32},
+    {N_("MEOpt, bf16+8 and 8 bits"), MEOPT_WEIGHTS_24, MEOPT_STATE_8BIT},
+};
+enum { PLACES = 3, FORMATS = sizeof formats / sizeof *formats };
+
+struct measured {
+    double *ms; /* (repeat) */
+    double mean, sd;
+};
+
+/* Runs the steps of all places in round-robin order, so that a slow period of the machine affects all. */
+static int measure(const struct format *f, int64_t parameters, const struct place *places, int count,
+                   int repeat, struct measured *measured, struct error *err)
+{
+    struct steps steps[PLACES] = {0};
+    int code = 0;
+    for (int p = 0; p < count && !code; p++) {
+        struct meopt_options o;
+        meopt_options_init(&o, sizeof o, MEOPT_APADAMW);
+        o.weights = f->weights;
+        o.first_moment = o.second_moment = f->states;
+        o.beta2 = 0.98;
+        o.threads = places[p].threads;
+        o.device = (struct meopt_device *)places[p].card;
+        o.seed = 1;
+        code = steps_open(&steps[p], &o, parameters, true, err);
+    }
+    for (int i = 0; i <= repeat && !code; i++) /* the first step warms up caches and pages */
+        for (int p = 0; p < count && !code; p++) {
+            double seconds = 0;
+            code = steps_run(&steps[p], i + 1, &seconds, err);
+            measured[p].ms[i ? i - 1 : 0] = seconds * 1e3;
+        }
+    for (int p = 0; p < count; p++) {
+        measured[p].mean = statistics_mean(measured[p].ms, repeat);
+        measured[p].sd = statistics_sd(measured[p].ms, repeat);
+        steps_close(&steps[p]);
+    }
+    return code;
+}
+
+/* Opens the card; with "auto" the card that training on this machine would use, else none. */
+static int find_card(struct device **card, const char *spec, struct error *err)
+{
+    *card = NULL;
+    if (strcmp(spec, "cpu") == 0) return 0;
+    int code = device_open(card, spec, 0, err);
+    if (code || (*card)->kind != DEVICE_CPU) return code;
+    device_close(*card);
+    *card = NULL;
+    return 0;
+}
+
+static void warn_outliers(const struct format *f, const char *place, const struct measured *m, int repeat)
+{
+    int count = 0;
+    for (int i = 0; i < repeat; i++) count += statistics_outlier(m->ms, repeat, i);
+    if (count)
+        log_warn("%s, %s: %d of %d steps are outliers; other processes may use the machine", f->name, place,
+                 count, repeat);
+}
+
+static json_t *row_json(const struct format *f, const struct place *place, const struct measured *m,
+                        int repeat, double ratio, double sd)
+{
+    json_t *row =
+        json_pack("{s:s, s:s, s:s, s:s, s:o, s:f, s:i, s:f}", "optimizer", f->name, "weights",
+                  meopt_weight_format_name(f->weights), "states", meopt_state_format_name(f->states), "on",
+                  place->name, "threads", place->card ? json_null() : json_integer(place->threads), "step_ms",
+                  m->mean, "n", repeat, "speedup", ratio);
+    json_object_set_new(row, "step_ms_sd", isnan(m->sd) ? json_null() : json_real(m->sd));
+    json_object_set_new(row, "speedup_sd", isnan(sd) ? json_null() : json_real(sd));
+    return row;
+}
+
+static void row_print(const struct format *f, const struct place *place, const struct measured *m,
+                      double ratio, double sd)
+{
+    char threads[16] = "-", spread[64] = "", ratio_spread[64] = "";
+    if (!place->card) snprintf(threads, sizeof threads, "%d", place->threads);
+    if (!isnan(m->sd)) snprintf(spread, sizeof spread, " +- %.2f", m->sd);
+    if (!isnan(sd)) snprintf(ratio_spread, sizeof ratio_spread, " +- %.2f", sd);
+    printf("%*s %*s %7s %9.2f%11s %7.2f%11s\n", PAD(-26, _(f->name)), PAD(-10, _(place->name)), threads,
+           m->mean, spread, ratio, ratio_spread);
+    fflush(stdout);
+}
+
+static int speedup(const struct arguments *args, struct error *err)
+{
+    int64_t parameters = argument_int(args, "params", (int64_t)64 << 20);
+    int repeat = (int)argument_int(args, "repeat", 10), all_threads = 1;
+#ifdef _OPENMP
+    all_threads = omp_get_max_threads();
+#endif
+    all_threads = (int)argument_int(args, "threads", all_threads);
+    bool json = argument_flag(args, "json");
+    struct place places[PLACES] = {
+        {N_("one core"), 1, NULL}, {N_("all cores"), all_threads, NULL}, {"card", 1, NULL}};
+    char card[128] = "";
+    int code = find_card(&places[2].card, argument_text(args, "device", "auto"), err);
+    if (code) return code;
+    int count = places[2].card ? PLACES : PLACES - 1;
+    if (places[2].card) log_info("card: %s", name_printable(card, sizeof card, places[2].card->name));
+    else log_info("no card: one core against all %d", all_threads);
+    json_t *results = json_array();
+    if (!json)
+        printf("%*s %*s %*s %20s %*s\n", PAD(-26, _("one iteration of")), PAD(-10, _("on")),
+               PAD(7, _("threads")), "ms", PAD(18, _("speed-up")));
+    for (int f = 0; f < FORMATS && !code; f++) {
+        struct measured m[PLACES] = {0};
+        for (int p = 0; p < count; p++) m[p].ms = xcalloc((size_t)repeat, sizeof(double));
+        code = measure(&formats[f], parameters, places, count, repeat, m, err);
+        for (int p = 0; p < count && !code; p++) {
+            double ratio = m[0].mean / m[p].mean,
+                   sd = p ? statistics_ratio_sd(m[0].mean, m[0].sd, m[p].mean, m[p].sd) : NAN;
+            if (json)
+                json_array_append_new(results, row_json(&formats[f], &places[p], &m[p], repeat, ratio, sd));
+            else row_print(&formats[f], &places[p], &m[p], ratio, sd);
+            warn_outliers(&formats[f], places[p].name, &m[p], repeat);
+        }
+        for (int p = 0; p < count; p++) free(m[p].ms);
+    }
+    if (!code && json) {
+        json_t *all = json_pack("{s:I, s:i, s:O}", "params", (json_int_t)parameters, "threads", all_threads,
+                                "results", results);
+        json_object_set_new(all, "card", card[0] ? json_string(card) : json_null());
+        json_print(stdout, all, JSON_INDENT(1) | JSON_REAL_PRECISION(8) | JSON_PRESERVE_ORDER);
+        json_decref(all);
+    }
+    json_decref(results);
+    device_close(places[2].card);
+    return code;
+}
+
+static const struct option speedup_options[] = {
+    {"params", 'n', OPTION_INT, "N", NULL, 1, 1e11, "number of parameters (default 67108864)"},
+    {"threads", 't', OPTION_INT, "N", NULL, 1, 4096,
+     "number of threads of 'all cores' (default: one per core)"},
+    {"device", 'd', OPTION_TEXT, "DEVICE", NULL, 0, 0,
+     "the card: hip:N, cuda:N, auto (the default), or cpu for none"},
+    {"repeat", 0, OPTION_INT, "N", NULL, 1, 1000, "number of measured iterations (default 10)"},
+    {"json", 'j', OPTION_FLAG, NULL, NULL, 0, 0, "print JSON"},
+    {0},
+};
+
+const struct command cmd_bench_speedup = {
+    .name = "bench speedup",
+    .operands = "",
+    .summary = "measure one optimizer step: one core, all cores, card",
+    .details =
+        "Examples:\n  meopt bench speedup\n  meopt bench speedup --device cuda:0 -n 1000000000 --repeat 5\n",
+    .options = speedup_options,
+    .run = speedup,
 };
