@@ -138,7 +138,8 @@ void language_open(int argc, char **argv)
     free(directory);
 }
 
-int language_columns(void)
+/* Returns the columns of the terminal that stdout is; 0: it is none. */
+static int language_columns(void)
 {
     struct winsize size;
     bool terminal = isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0;

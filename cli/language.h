@@ -9,8 +9,6 @@
  * convert what they write to it; files and pipes get UTF-8. */
 void language_open(int argc, char **argv);
 
-/* Returns the columns of the terminal that stdout is; 0: it is none. */
-int language_columns(void);
 /* Prints a text and a newline. On a terminal, lines break between words at its width; further lines begin at
  * column `indent`. at: column at which the text begins. */
 void print_wrapped(int at, int indent, const char *text);

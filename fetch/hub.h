@@ -67,8 +67,6 @@ void hub_close(struct hub *hub);
 void hub_keep_connections(struct hub *hub);
 void hub_drop_connections(struct hub *hub);
 
-/* Returns whether both URLs have the same scheme, host and port. */
-bool hub_same_origin(const char *a, const char *b);
 /* Reads the commit of the revision and its files from the cache. EXIT_NETWORK: it is not there, or a file is
  * missing. */
 int hub_list_cached(const struct hub *hub, const struct hub_name *name, char commit[HUB_REVISION],
@@ -82,9 +80,6 @@ int hub_locate(const struct hub *hub, const struct hub_name *name, const char *c
 
 /* Makes a repository's directory in the cache. EXIT_FAILED: also if it is a symbolic link. */
 int hub_make_repository(const char *directory, struct error *err);
-/* Path of a file's bytes in the cache, malloc'ed. */
-char *hub_file_path(const struct hub *hub, const struct hub_name *name, const char *commit,
-                    const struct hub_file *file);
 /* Bytes that the file still needs on the disk. */
 int64_t hub_file_missing(const struct hub *hub, const struct hub_name *name, const char *commit,
                          const struct hub_file *file);

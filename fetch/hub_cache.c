@@ -336,8 +336,9 @@ static int download(struct hub_download *d, const char *directory, const char *b
     return code ? code : released;
 }
 
-char *hub_file_path(const struct hub *hub, const struct hub_name *name, const char *commit,
-                    const struct hub_file *file)
+/* Returns the path of a file's bytes in the cache, malloc'ed. */
+static char *hub_file_path(const struct hub *hub, const struct hub_name *name, const char *commit,
+                           const struct hub_file *file)
 {
     char *directory = hub_repository(hub->cache, name);
     char *path = hub->kind == HUB_MODELSCOPE ? xasprintf("%s/snapshots/%s/%s", directory, commit, file->path)

@@ -71,7 +71,8 @@ static int on_progress(void *context, curl_off_t a, curl_off_t b, curl_off_t c, 
     return answer->cancel && *answer->cancel;
 }
 
-bool hub_same_origin(const char *a, const char *b)
+/* Returns whether both URLs have the same scheme, host and port. */
+static bool hub_same_origin(const char *a, const char *b)
 {
     static const CURLUPart parts[] = {CURLUPART_SCHEME, CURLUPART_HOST, CURLUPART_PORT};
     CURLU *u = curl_url(), *v = curl_url();

@@ -57,8 +57,6 @@ int generate_encode(const struct generate *g, const char *text, size_t bytes, bo
 int generate_answer(struct generate *g, bool print, struct error *err);
 /* Prints the prompt as text. */
 void generate_print_prompt(const struct generate *g);
-/* Returns the answer as text with control characters escaped, malloc'ed; NULL: no memory. */
-char *generate_text(const struct generate *g);
 /* Returns prompt, tokens, text, finish_reason and, of an answer that was drawn, seed. */
 json_t *generate_json(const struct generate *g);
 

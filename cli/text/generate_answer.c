@@ -60,7 +60,8 @@ static void write_text(const struct generate *g, struct text_stream *s, int64_t 
     text_free(&text);
 }
 
-char *generate_text(const struct generate *g)
+/* Returns the answer as text with control characters escaped, malloc'ed; NULL: no memory. */
+static char *generate_text(const struct generate *g)
 {
     char *text = NULL;
     size_t bytes;

@@ -23,7 +23,9 @@ static uint32_t checksum_arguments(const int64_t *offsets, int count, int a, int
     return crc32c(crc32c(0, others, sizeof others), offsets, (size_t)count * sizeof *offsets);
 }
 
-int comm_compare_calls(struct comm *comm, const void *message, size_t bytes, struct error *err)
+/* Exchanges and compares headers, for back ends that do not do it themselves, with a message of `bytes`, at
+ * most SMALL_MESSAGE; window->receive gets those of all ranks, in rank order. */
+static int comm_compare_calls(struct comm *comm, const void *message, size_t bytes, struct error *err)
 {
     struct envelope own = {.header = comm->header};
     char *all = comm->window->receive;

@@ -2,7 +2,7 @@
  *
  *     struct comm_options o = {.rank = r, .size = n, .shared = fd};  // fd: comm_local_create, in the
  *     parent code = comm_open(&comm, &o, device, &err);                     // joins the others
- *     ... comm_reduce, comm_gather, comm_all_reduce, comm_broadcast, comm_barrier, comm_send ...
+ *     ... comm_reduce, comm_gather, comm_all_reduce, comm_broadcast, comm_barrier, comm_transfer ...
  *     comm_close(&comm);
  *
  * A back end only transfers bytes (struct comm_ops). comm.c and one kernel compute the sums, in fp32 and
@@ -27,8 +27,8 @@
  * of a collective's communicator, the two ends of a message. Therefore all calls of the run must have one
  * order that contains the calls of every rank in that rank's order; for a pipeline: by the time slot in
  * which the block before was computed. Otherwise ranks wait for one another, with every back end. A message
- * is not buffered: comm_send returns when the peer has received. The messages of one comm_transfer have no
- * order among themselves, so two ranks that send to each other do both in one call.
+ * is not buffered: comm_transfer returns when the peer has received. The messages of one call have no order
+ * among themselves, so two ranks that send to each other do both in one call.
  *
  * Threads: one caller at a time, except for comm_abort and comm_status.
  */
@@ -275,8 +275,6 @@ struct comm_message {
  * A message to the own rank requires a communicator of one rank, and meets the next of the same call. */
 enum { COMM_MOST_MESSAGES = 16 };
 int comm_transfer(struct comm *comm, const struct comm_message *messages, int count, struct error *err);
-int comm_send(struct comm *comm, const void *p, size_t bytes, int peer, int tag, struct error *err);
-int comm_receive(struct comm *comm, void *p, size_t bytes, int peer, int tag, struct error *err);
 
 /* Agrees on the result of a task that every rank has done; `code` and `own` are this rank's result. Returns
  * 0 if all succeeded. Otherwise all ranks return the error of the lowest failed rank, as "rank R (host H)

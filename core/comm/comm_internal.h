@@ -87,9 +87,6 @@ static inline void comm_count(struct comm *comm, size_t sent, size_t received)
     whole->received += (int64_t)received;
 }
 
-/* Exchanges and compares headers, for back ends that do not do it themselves, with a message of `bytes`, at
- * most SMALL_MESSAGE; window->receive gets those of all ranks, in rank order. */
-int comm_compare_calls(struct comm *comm, const void *message, size_t bytes, struct error *err);
 /* All-gathers `bytes` of every rank to window->receive; the first one of a call compares headers. */
 int comm_gather_bytes(struct comm *comm, const void *send, size_t bytes, struct error *err);
 

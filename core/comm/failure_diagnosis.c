@@ -159,7 +159,7 @@ static void end_lost(struct hub *hub, int r, const char *problem, const char *hi
         snprintf(position + n, sizeof position - n, _("; rank %d reports: %.150s"), hub->reporter,
                  hub->report.what);
     }
-    snprintf(what, sizeof what, "%.200s %s%.300s", who, problem, hub->complete ? position : "");
+    snprintf(what, sizeof what, "%.200s %s%.300s", who, problem, hub_complete(hub) ? position : "");
     hub_fail(hub, EXIT_RANK_LOST, r, what, hint);
 }
 
@@ -175,7 +175,7 @@ void diagnose_disconnect(struct hub *hub, int r, double now)
     if (hub->disconnected >= 0) return;
     hub->disconnected = r;
     hub->disconnected_at = now;
-    if (!hub->complete) end_disconnected(hub);
+    if (!hub_complete(hub)) end_disconnected(hub);
 }
 
 static bool diagnose_disconnected(struct hub *hub, double now)
@@ -234,7 +234,7 @@ static bool diagnose_absent(struct hub *hub, double now)
 {
     char who[200], what[300];
     int absent = -1;
-    if (hub->complete) return false;
+    if (hub_complete(hub)) return false;
     if (now - hub->since <= hub->options.join_seconds) return true;
     int count = list_ranks(who, sizeof who, hub, is_absent, NULL);
     snprintf(what, sizeof what, _("%s of %d did not join within %.0f s"), who, hub->options.size,
@@ -262,7 +262,9 @@ static bool diagnose_silent(struct hub *hub, double now)
     return false;
 }
 
-double hub_patience(const struct hub_phase *phase, double longest, bool measured)
+/* Returns the seconds that a rank may spend in this phase without progress. longest: the longest time of any
+ * rank so far. measured: two steps are made. */
+static double hub_patience(const struct hub_phase *phase, double longest, bool measured)
 {
     double least = phase->steps && measured ? HUB_STUCK_SECONDS : phase->seconds;
     return 5 * longest > least ? 5 * longest : least;

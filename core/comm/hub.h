@@ -90,8 +90,4 @@ void hub_end(struct hub *hub, int rank, const struct error *why);
 /* State of rank r, for the dashboard. */
 const struct hub_rank *hub_rank(const struct hub *hub, int r);
 
-/* Seconds that a rank may spend in this phase without progress. longest: the longest time of any rank so
- * far. measured: two steps are made. */
-double hub_patience(const struct hub_phase *phase, double longest, bool measured);
-
 #endif

@@ -249,14 +249,6 @@ void hub_server_stop(struct hub_server *s)
 
 const struct rendezvous *hub_server_rendezvous(const struct hub_server *s) { return &s->rendezvous; }
 
-bool hub_server_complete(struct hub_server *s)
-{
-    pthread_mutex_lock(&s->mutex);
-    bool complete = hub_complete(s->hub);
-    pthread_mutex_unlock(&s->mutex);
-    return complete;
-}
-
 int hub_server_diagnosis(struct hub_server *s, int *rank, struct error *err)
 {
     pthread_mutex_lock(&s->mutex);

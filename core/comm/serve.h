@@ -15,8 +15,7 @@ void hub_server_stop(struct hub_server *server);
 /* The rendezvous, for RENDEZVOUS_VARIABLE in the environment of the ranks. */
 const struct rendezvous *hub_server_rendezvous(const struct hub_server *server);
 
-/* As hub_complete, hub_all_left, hub_diagnosis. */
-bool hub_server_complete(struct hub_server *server);
+/* As hub_all_left, hub_diagnosis. */
 bool hub_server_all_left(struct hub_server *server);
 int hub_server_diagnosis(struct hub_server *server, int *rank, struct error *err);
 void hub_server_end(struct hub_server *server, int rank, const struct error *why); /* hub_end */

@@ -96,13 +96,3 @@ int comm_transfer(struct comm *comm, const struct comm_message *messages, int co
     if (!whole->met) whole->met = xcalloc((size_t)whole->size, sizeof *whole->met);
     return comm_call(comm, transfer, &e, err);
 }
-
-int comm_send(struct comm *comm, const void *p, size_t bytes, int peer, int tag, struct error *err)
-{
-    return comm_transfer(comm, &(struct comm_message){(void *)(uintptr_t)p, bytes, peer, tag, false}, 1, err);
-}
-
-int comm_receive(struct comm *comm, void *p, size_t bytes, int peer, int tag, struct error *err)
-{
-    return comm_transfer(comm, &(struct comm_message){p, bytes, peer, tag, true}, 1, err);
-}

@@ -176,9 +176,8 @@ uint32_t data_hash(const struct data *data); /* image_list_hash of its images */
 /* Classes, with options.labels; else 0. */
 int32_t data_classes(const struct data *data);
 const char *data_class_name(const struct data *data, int32_t class);
-int32_t data_label(const struct data *data, int64_t image); /* the class of an image */
-uint32_t data_classes_hash(const struct data *data);        /* image_list_classes_hash: names and labels */
-int64_t data_epoch_batches(const struct data *data);        /* full batches of all ranks */
+uint32_t data_classes_hash(const struct data *data); /* image_list_classes_hash: names and labels */
+int64_t data_epoch_batches(const struct data *data); /* full batches of all ranks */
 /* Stops the workers and restarts them at batch `step`, counted over all epochs. */
 int data_start(struct data *data, int64_t step, struct error *err);
 /* Returns the next batch; whole: count 0 after the last one. An image that cannot be decoded is replaced

@@ -495,13 +495,6 @@ void image_list_subset(struct image_list *list, int64_t count, uint64_t seed)
     list->count = count;
 }
 
-int image_list_read(struct image_list *list, const char *root, const char *include, const char *exclude,
-                    struct error *err)
-{
-    struct image_search search = {.root = root, .include = include, .exclude = exclude};
-    return image_list_search(list, &search, err);
-}
-
 int image_read(const char *root, const char *name, char **bytes, size_t *size, struct error *err)
 {
     struct image_place place = image_place(name);

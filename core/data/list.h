@@ -69,9 +69,6 @@ struct image_search {
     int64_t *unlisted; /* their number; may be NULL */
 };
 int image_list_search(struct image_list *list, const struct image_search *search, struct error *err);
-/* The same for training images. */
-int image_list_read(struct image_list *list, const char *root, const char *include, const char *exclude,
-                    struct error *err);
 struct stat;
 /* Examines what data_options.apart names; status->st_ino 0: nothing. A name that cannot be examined now is an
  * error: its images would be trained on. */

@@ -69,7 +69,6 @@ const struct image_list *data_list(const struct data *d) { return &d->list; }
 uint32_t data_hash(const struct data *d) { return image_list_hash(&d->list); }
 int32_t data_classes(const struct data *d) { return d->list.labels ? d->list.class_count : 0; }
 const char *data_class_name(const struct data *d, int32_t class) { return d->list.classes[class]; }
-int32_t data_label(const struct data *d, int64_t image) { return d->list.labels[image]; }
 uint32_t data_classes_hash(const struct data *d) { return image_list_classes_hash(&d->list); }
 int64_t data_epoch_batches(const struct data *d) { return d->epoch_batches; }
 

@@ -23,7 +23,7 @@ static int threads(void)
 #endif
 }
 
-void cpu_facts(struct device *device, struct device_fact facts[DEVICE_FACTS])
+static void cpu_facts(struct device *device, struct device_fact facts[DEVICE_FACTS])
 {
     const struct cpu_ops *ops = cpu_ops_select();
     bool plain = strcmp(ops->isa, "plain") == 0, tiles = gemm_amx_available();

@@ -34,8 +34,7 @@ const char *facts_best_cpu_isa(uint32_t sets);
 /* Prints a warning on stderr for each fallback. */
 void device_facts_warn(struct device *device);
 
-/* Rows of a card (gpu_facts.c) and of the processor (cpu_facts.c). */
+/* Rows of a card. */
 void gpu_facts(struct device *device, struct device_fact facts[DEVICE_FACTS]);
-void cpu_facts(struct device *device, struct device_fact facts[DEVICE_FACTS]);
 
 #endif

@@ -29,7 +29,6 @@ bool doctor_iommu_type(const struct doctor *doctor, char type[32]);
 
 /* ---- site.c ---- */
 
-bool doctor_exists(const struct doctor *doctor, const char *path);
 bool doctor_in_container(const struct doctor *doctor);
 
 /* Checks. */

@@ -57,7 +57,7 @@ static double triad_rate(struct work *w, char *block, int64_t rows, bool *right)
     return (double)(3 * each) / best * 1e-9;
 }
 
-void work_bandwidth(struct work *w)
+static void work_bandwidth(struct work *w)
 {
     enum { D = 1024 };
     int64_t rows = w->slow ? 16 : w->card ? 65536 : 8192;
@@ -91,7 +91,7 @@ static double copied(struct work *w, bool up, char *there, char *here, size_t by
     return (double)bytes / best * 1e-9;
 }
 
-void work_copies(struct work *w)
+static void work_copies(struct work *w)
 {
     const struct device_streams *q = w->device->streams;
     size_t bytes = (size_t)(w->slow ? 1 : 32) << 20;
@@ -132,7 +132,7 @@ static void add_steps(void *context)
     for (int i = 0; i < s->count; i++) s->work->device->ops->residual_forward(s->work->device, &r);
 }
 
-void work_graph(struct work *w)
+static void work_graph(struct work *w)
 {
     enum { RUNS = 3 }; /* single operations, recorded, replayed */
     struct device *dev = w->device;

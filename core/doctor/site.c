@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-bool doctor_exists(const struct doctor *d, const char *name)
+static bool doctor_exists(const struct doctor *d, const char *name)
 {
     char *path = doctor_path(d, name);
     bool there = access(path, F_OK) == 0;

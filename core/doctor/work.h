@@ -51,9 +51,6 @@ void work_state_close(struct work *work);
  * address, NULL: of any. */
 void doctor_xid(struct doctor *doctor, const char *spec, const char *pci);
 
-void work_bandwidth(struct work *work);
-void work_copies(struct work *work);
-void work_graph(struct work *work);
 void work_gemms(struct work *work, const struct doctor_shape *shape);
 void work_attention(struct work *work, const struct doctor_shape *shape);
 void work_optimizer(struct work *work, const struct doctor_shape *shape);

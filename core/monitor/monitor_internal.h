@@ -40,7 +40,6 @@ struct monitor {
 void monitor_sleep(double seconds);
 
 void value_set(struct monitor_value *v, double value);
-void value_clear(struct monitor_value *v);
 /* Sets the field if `result` is 1, clears it if 0 (no such field), keeps it if -1 (cannot be read now). */
 void value_take(struct monitor_value *v, int result, double value);
 

@@ -25,8 +25,6 @@ void value_set(struct monitor_value *v, double value)
     *v = (struct monitor_value){.value = value, .valid = isfinite(value), .time_s = clock_seconds()};
 }
 
-void value_clear(struct monitor_value *v) { *v = (struct monitor_value){0}; }
-
 void value_take(struct monitor_value *v, int result, double value)
 {
     if (result > 0) value_set(v, value);

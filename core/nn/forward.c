@@ -105,7 +105,8 @@ void tower_rotate(struct tower *t, const struct batch *in, void *qkv, bool inver
 
 #define P(role) block_role(t, l, role)
 
-void tower_encode(struct tower *t, const struct coded *kept, int64_t R)
+/* Encodes the tensors that are kept in 8 bits; no effect on other tensors. */
+static void tower_encode(struct tower *t, const struct coded *kept, int64_t R)
 {
     struct coded rows = *kept;
     rows.R = R;

@@ -56,12 +56,14 @@ void language_head(struct tower *t, const struct batch *in)
     t->device->ops->layernorm_forward(t->device, &norm);
 }
 
-const struct parameter *language_matrix(const struct tower *t)
+/* Returns the head's matrix: its own, or the token table. */
+static const struct parameter *language_matrix(const struct tower *t)
 {
     return t->memory->roles[ROLE_LM_HEAD] ? t->memory->roles[ROLE_LM_HEAD] : t->memory->roles[ROLE_TOKENS];
 }
 
-struct lm_loss language_loss(struct tower *t, const struct batch *in)
+/* Returns the loss of the normalized rows in memory->pooled, without gradients. */
+static struct lm_loss language_loss(struct tower *t, const struct batch *in)
 {
     const struct parameter *w = language_matrix(t);
     return (struct lm_loss){.type = t->options.compute,

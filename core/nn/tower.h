@@ -245,11 +245,8 @@ void language_embed(struct tower *tower, const struct batch *batch);
 void language_head(struct tower *tower, const struct batch *batch);
 void language_head_backward(const struct pass *pass);
 void language_embed_backward(const struct pass *pass);
-/* The head's matrix: its own, or the token table. */
-const struct parameter *language_matrix(const struct tower *tower);
-/* The loss of the normalized rows in memory->pooled, without gradients; and with those of the head's matrix
- * and of dx, at the beginning of the stream. */
-struct lm_loss language_loss(struct tower *tower, const struct batch *batch);
+/* Computes the loss of the normalized rows in memory->pooled, and the gradients of the head's matrix and of
+ * dx, at the beginning of the stream. */
 void language_loss_backward(const struct pass *pass);
 
 /* The rows of this pass in (N, width) of the compute type. */
@@ -263,8 +260,7 @@ struct attention tower_attention(struct tower *tower, const struct batch *batch,
                                  const struct block_activations *kept);
 /* act (R, F) = the activation of h of that block. */
 void tower_activation(struct tower *tower, int64_t block, const void *h, void *act, int64_t R);
-/* Encodes the tensors that are kept in 8 bits, and decodes them into scratch; no effect on other tensors. */
-void tower_encode(struct tower *tower, const struct coded *kept, int64_t R);
+/* Decodes the tensors that are kept in 8 bits into scratch; no effect on other tensors. */
 void tower_decode(struct tower *tower, const struct coded *kept, int64_t R);
 
 /* The matrix as GEMM operand: itself, or cast into scratch. */

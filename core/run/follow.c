@@ -444,13 +444,3 @@ void follow_close(struct follow *f)
     free(f->directory);
     free(f);
 }
-
-bool follow_last(const char *directory, struct metric_line *line)
-{
-    struct tail t;
-    tail_init(&t, directory, "metrics.jsonl");
-    int64_t size = tail_poll(&t, NULL);
-    bool found = size > 0 && metric_line_last(t.fd, size, line) > 0;
-    tail_free(&t);
-    return found;
-}

@@ -172,7 +172,4 @@ void follow_close(struct follow *follow);
 /* Returns the planned memory of a rank; the largest for -1 and for a rank without a plan of its own. */
 const struct run_memory *follow_plan(const struct follow *follow, int rank);
 
-/* Reads the newest complete line of a run's metrics; false if there is none. */
-bool follow_last(const char *directory, struct metric_line *line);
-
 #endif

@@ -248,8 +248,6 @@ int tensorboard_write(struct tensorboard *t, const struct scalars *s, struct err
     return record_write(t, &event, err);
 }
 
-const char *tensorboard_path(const struct tensorboard *t) { return t->path; }
-
 void tensorboard_close(struct tensorboard *t)
 {
     if (!t) return;

@@ -28,9 +28,6 @@ int tensorboard_last_step(const char *directory, int64_t *last, struct error *er
  * call writes again. */
 int tensorboard_write(struct tensorboard *t, const struct scalars *s, struct error *err);
 
-/* Returns the file's path, valid until close. */
-const char *tensorboard_path(const struct tensorboard *t);
-
 void tensorboard_close(struct tensorboard *t); /* NULL is allowed */
 
 #endif

@@ -57,7 +57,7 @@ struct stage *stage_add(struct stages *s, enum stage_kind kind, struct error *er
     return &s->rows[s->count++];
 }
 
-void stages_free(struct stages *s)
+static void stages_free(struct stages *s)
 {
     for (int i = 0; i < s->count; i++) {
         pcre2_code_free(s->rows[i].pattern);

@@ -172,7 +172,6 @@ int part_keys(json_t *object, const char *part, const char *known, struct error 
 int part_flag(json_t *object, const char *part, const char *key, bool missing, bool *value,
               struct error *err);
 struct stage *stage_add(struct stages *stages, enum stage_kind kind, struct error *err);
-void stages_free(struct stages *stages);
 /* Compiles a pattern in Oniguruma's syntax; literal: of plain text. */
 int pattern_compile(pcre2_code **code, const char *pattern, bool literal, struct error *err);
 /* Compiles {"Regex": ...} or {"String": ...}; *text, malloc'ed, is that of a String. */

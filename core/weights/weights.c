@@ -231,9 +231,6 @@ int weights_refuse_missing(const struct weights *w, const char *name, const char
     return EXIT_CONFIG;
 }
 
-const char *weights_entry(const struct weights *w) { return w->entry; }
-const char *weights_other_entries(const struct weights *w) { return w->others; }
-
 const char *weights_metadata(const struct weights *w, const char *key)
 {
     for (char **m = w->metadata; m && *m; m += 2)

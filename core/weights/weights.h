@@ -92,10 +92,6 @@ int64_t weights_find_under(const struct weights *w, const struct weights_prefix 
 const char *weights_unread(const struct weights *w, const char *name);
 const char *weights_unread_name(const struct weights *w, int64_t index); /* NULL after the last */
 int weights_refuse_missing(const struct weights *w, const char *name, const char *hint, struct error *err);
-/* Location of the state dict in a PyTorch file: "teacher.backbone", "" if the file is only the state dict.
- * And the other entries that would have matched: "student, ema"; "" if there are none. */
-const char *weights_entry(const struct weights *w);
-const char *weights_other_entries(const struct weights *w);
 /* Value of `key` in the __metadata__ of a safetensors file, or in the extra/meopt.json that weights_write_pt
  * writes into PyTorch's zip, or, as model_args.NAME, an integer of nanoGPT's model_args; NULL if there is
  * none. */

@@ -65,7 +65,7 @@ struct weights {
     int64_t piece_count, pieces_capacity;
     struct unread *unread;
     int64_t unread_count, unread_capacity;
-    char entry[128], others[256]; /* weights_entry, weights_other_entries */
+    char entry[128], others[256]; /* of a PyTorch file: "teacher.backbone", and others that match */
     bool sharded;                 /* an index is being followed: its shards cannot be indices */
     uint32_t *by_name;            /* indices of rows, sorted by name */
     struct payload *payloads;

@@ -2,7 +2,7 @@
  * libraries wrote them (tests/make/containers.py), each with one small tower. It loads bit-identically
  * under the prefix and the entry of the row, or is refused with the row's exit code and message. */
 #include "core/base/file.h"
-#include "core/weights/weights.h"
+#include "core/weights/weights_internal.h"
 
 #include <jansson.h>
 #include <setjmp.h>
@@ -74,9 +74,8 @@ static const char *check_opened(const struct weights *w, const struct weights *t
 {
     const char *metadata = text(row, "metadata", NULL), *format = text(row, "format", weights_format(w));
     const char *wrong = compare_tower(w, tower, row);
-    if (!wrong && strcmp(weights_entry(w), text(row, "entry", "")) != 0) wrong = "another entry";
-    if (!wrong && strcmp(weights_other_entries(w), text(row, "others", "")) != 0)
-        wrong = "other entries next to it";
+    if (!wrong && strcmp(w->entry, text(row, "entry", "")) != 0) wrong = "another entry";
+    if (!wrong && strcmp(w->others, text(row, "others", "")) != 0) wrong = "other entries next to it";
     if (!wrong && strcmp(weights_format(w), format) != 0) wrong = "another format";
     if (!wrong && metadata && strcmp(metadata, weights_metadata(w, "format")) != 0) wrong = "other metadata";
     return wrong ? wrong : check_unread(w, row);

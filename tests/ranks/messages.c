@@ -5,6 +5,16 @@
 
 enum { MESSAGE = 3000017, GROUPED = 6 };
 
+static int send_one(struct comm *comm, const void *p, size_t bytes, int peer, int tag, struct error *err)
+{
+    return comm_transfer(comm, &(struct comm_message){(void *)(uintptr_t)p, bytes, peer, tag, false}, 1, err);
+}
+
+static int receive_one(struct comm *comm, void *p, size_t bytes, int peer, int tag, struct error *err)
+{
+    return comm_transfer(comm, &(struct comm_message){p, bytes, peer, tag, true}, 1, err);
+}
+
 static unsigned char byte_of(int from, int tag, int64_t i)
 {
     return (unsigned char)(i * 31 + from * 7 + tag + 1);
@@ -166,8 +176,8 @@ static void in_groups(struct rank *r)
         check_group(r, &rest, me > 0, 1);
         if (stages.size == 2) {
             void *p = message_of(r, me, stages.rank ? -1 : turn, 5001);
-            if (stages.rank == 0) CHECK(r, comm_send(&stages, p, 5001, 1, turn, &r->err) == 0);
-            else CHECK(r, comm_receive(&stages, p, 5001, 0, turn, &r->err) == 0);
+            if (stages.rank == 0) CHECK(r, send_one(&stages, p, 5001, 1, turn, &r->err) == 0);
+            else CHECK(r, receive_one(&stages, p, 5001, 0, turn, &r->err) == 0);
             CHECK(r, is_message(r, p, me / 2 * 2, turn, 5001));
             device_free(r->device, p);
         }
@@ -215,13 +225,13 @@ static void ends_differ(struct rank *r)
     struct comm part, *comm = &r->comm;
     void *p = message_of(r, me, 0, 64), *early = message_of(r, me, 0, 64);
     CHECK(r, comm_split(&r->comm, colors, "pipeline", &part, &r->err) == 0);
-    if (me == 0) CHECK(r, comm_send(comm, early, 64, 1, 0, &r->err) == 0);
-    if (me == 1) CHECK(r, comm_receive(comm, early, 64, 0, 0, &r->err) == 0);
+    if (me == 0) CHECK(r, send_one(comm, early, 64, 1, 0, &r->err) == 0);
+    if (me == 1) CHECK(r, receive_one(comm, early, 64, 0, 0, &r->err) == 0);
     if (me < 2) {
         if (strcmp(d->name, "group") == 0 && me == 1) comm = &part;
         if (strcmp(d->name, "number") == 0 && me == 0) r->comm.met[1]++;
-        int code = (d->sends[me] ? comm_send(comm, p, d->bytes[me], 1 - me, d->tags[me], &r->err)
-                                 : comm_receive(comm, p, d->bytes[me], 1 - me, d->tags[me], &r->err));
+        int code = (d->sends[me] ? send_one(comm, p, d->bytes[me], 1 - me, d->tags[me], &r->err)
+                                 : receive_one(comm, p, d->bytes[me], 1 - me, d->tags[me], &r->err));
         CHECK(r, code == EXIT_RANK_LOST && mentions(r->err.what, d->said));
         if (!card) CHECK(r, is_message(r, p, me, 0, 64)); /* nothing of the other's */
         CHECK(r, comm_all_reduce(&r->comm, COMM_SUM, &one, 1, &r->err) == EXIT_RANK_LOST && one == 1);
@@ -281,7 +291,7 @@ static void wait_for_nobody(struct rank *r)
     CHECK(r, pthread_create(&other, NULL, tear_down, r) == 0);
     if (r->comm.rank == 0) {
         void *p = message_of(r, 0, 0, 64);
-        CHECK(r, comm_receive(&r->comm, p, 64, 1, 0, &r->err) == EXIT_RANK_LOST);
+        CHECK(r, receive_one(&r->comm, p, 64, 1, 0, &r->err) == EXIT_RANK_LOST);
         CHECK(r, mentions(r->err.what, "receive 1"));
         device_free(r->device, p);
     }
@@ -308,7 +318,7 @@ static int live_on(int rank, int shared)
         comm_split(&comm, colors, "data", &part, &err))
         return 98;
     if (rank == 1) raise(SIGKILL);
-    int code = rank == 0 ? comm_receive(&comm, bytes, sizeof bytes, 1, 0, &err)
+    int code = rank == 0 ? receive_one(&comm, bytes, sizeof bytes, 1, 0, &err)
                          : comm_all_reduce(&part, COMM_SUM, &one, 1, &err);
     return mentions(err.what, rank ? "rank 1|all_reduce 1|data 1" : "rank 1|receive 1") ? code : 99;
 }
@@ -354,8 +364,8 @@ static void one_rank_receives_what_it_sends(void **state)
     messages[0].tag = 6;
     assert_int_equal(comm_transfer(&part, messages, 2, &err), EXIT_FAILED);
     assert_true(mentions(err.what, "rank 0|8 bytes|tag 5|8|tag 6"));
-    assert_int_equal(comm_send(&comm, from, 8, 1, 0, &err), EXIT_FAILED);
-    assert_int_equal(comm_send(&comm, from, 0, 0, 0, &err), EXIT_FAILED);
+    assert_int_equal(send_one(&comm, from, 8, 1, 0, &err), EXIT_FAILED);
+    assert_int_equal(send_one(&comm, from, 0, 0, 0, &err), EXIT_FAILED);
     comm_close(&part);
     comm_close(&comm);
     device_close(device);
@@ -376,7 +386,7 @@ static void dry_ranks_count_the_same_memory(void **state)
     assert_int_equal(comm_world_rank(&part, 0), 1);
     assert_int_equal(comm_reserve(&part, 1 << 20, &err), 0);
     assert_true(device->use.current_bytes[MEMORY_COMM] >= 4 << 20);
-    assert_int_equal(comm_send(&part, bytes, sizeof bytes, 0, 0, &err), 0);
+    assert_int_equal(send_one(&part, bytes, sizeof bytes, 0, 0, &err), 0);
     comm_close(&part);
     comm_close(&comm);
     assert_int_equal(device->use.current_bytes[MEMORY_COMM], 0);

@@ -199,7 +199,11 @@ static void a_dead_hub_ends_the_ranks(void **state)
     pid_t pids[RANKS];
     begin(false, 20);
     for (int r = 0; r < RANKS; r++) pids[r] = start(r, WAITS, false);
-    for (int i = 0; i < 200 && !hub_server_complete(server); i++) usleep(20000);
+    struct hub_rank rank;
+    double silent, still;
+    for (int i = 0, r = 0; i < 200 && r < RANKS; i++)
+        if (hub_server_rank(server, r, &rank, &silent, &still)) r++;
+        else usleep(20000);
     usleep(200000);
     hub_server_stop(server);
     for (int r = 0; r < RANKS; r++) assert_int_equal(ended(pids[r]), EXIT_RANK_LOST);

@@ -157,7 +157,6 @@ static void long_runs_are_sampled(void **state)
     (void)state;
     char *run = make_run();
     struct follow *f;
-    struct metric_line last;
     struct timespec a, b;
     int64_t lines = getenv("MEOPT_LONG") ? 5000000 : 200000;
     write_lines(run, "w", 1, lines, 1);
@@ -177,7 +176,6 @@ static void long_runs_are_sampled(void **state)
                 fabs(f->seconds - (double)lines * 0.1) < (double)lines * 0.1 * 0.05);
     for (int i = 1; i < f->point_count; i++)
         assert_true(f->points[i].first_step > f->points[i - 1].last_step);
-    assert_true(follow_last(run, &last) && last.step == lines);
     torn = open_in(run, "metrics.jsonl", "a");
     fputs("0.5}\n", torn); /* the torn line is whole now */
     fclose(torn);
@@ -194,10 +192,8 @@ static void what_is_no_run_is_refused(void **state)
     (void)state;
     struct follow *f;
     struct error err;
-    struct metric_line l;
     assert_int_equal(follow_open(&f, "/nonexistent", false, &err), EXIT_FAILED);
     assert_true(err.what[0] && err.hint[0]);
-    assert_false(follow_last("/nonexistent", &l));
 }
 
 int main(void)

@@ -1,7 +1,7 @@
 /* Which files below a root are the images: cycles of links end, training images are not mixed with
  * validation and test images, patterns override that, and skipped files are counted. */
 #include "core/base/file.h"
-#include "core/data/list.h"
+#include "tests/unit/list_images.h"
 #include "tests/mentions.h"
 #include "tests/work_directory.h"
 
@@ -30,7 +30,7 @@ static void expect(const char *include, const char *exclude, const char *names, 
     struct image_list list;
     struct error err = {0};
     char found[1024] = "";
-    if (image_list_read(&list, work, include, exclude, &err)) fail_msg("%s", err.what);
+    if (list_images(&list, work, include, exclude, &err)) fail_msg("%s", err.what);
     for (int64_t i = 0; i < list.count; i++) {
         strcat(found, list.names[i]);
         strcat(found, " ");
@@ -164,9 +164,9 @@ static void patterns_are_of_paths(void **state)
     expect(" a , b/*.png ", "a/masks", "a/1.jpg b/masks/2.png ", "", "");
     struct image_list list;
     struct error err = {0};
-    assert_int_equal(image_list_read(&list, work, "A", NULL, &err), EXIT_FAILED);
+    assert_int_equal(list_images(&list, work, "A", NULL, &err), EXIT_FAILED);
     assert_true(mentions(err.what, "data.include|data.exclude| 5 "));
-    assert_int_equal(image_list_read(&list, work, NULL, "*", &err), EXIT_FAILED);
+    assert_int_equal(list_images(&list, work, NULL, "*", &err), EXIT_FAILED);
     assert_non_null(strstr(err.what, "data.exclude"));
 }
 
@@ -176,7 +176,7 @@ static void what_is_left_out_is_not_looked_at(void **state)
     put("a.jpg");
     link_to("nowhere", "gone.jpg");
     struct image_list list;
-    assert_int_equal(image_list_read(&list, work, NULL, NULL, NULL), EXIT_FAILED);
+    assert_int_equal(list_images(&list, work, NULL, NULL, NULL), EXIT_FAILED);
     expect(NULL, "gone*", "a.jpg ", "", "");
 }
 
@@ -188,10 +188,10 @@ static void endings_that_are_not_read_are_counted(void **state)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) put(names[i]);
     struct image_list list;
     struct error err = {0};
-    assert_int_equal(image_list_read(&list, work, NULL, NULL, &err), EXIT_FAILED);
+    assert_int_equal(list_images(&list, work, NULL, NULL, &err), EXIT_FAILED);
     assert_true(mentions(err.what, ".jpg, .jpeg, .png|.webp|.tar|3 .gif, "));
     put("z.WebP");
-    assert_int_equal(image_list_read(&list, work, NULL, NULL, &err), 0);
+    assert_int_equal(list_images(&list, work, NULL, NULL, &err), 0);
     assert_int_equal(list.count, 1);
     assert_memory_equal(list.unread, "3 .gif, 2 ", 10);
     static const char *const each[] = {"1 .tif", "1 .?z", "1 .gz"};
@@ -201,7 +201,7 @@ static void endings_that_are_not_read_are_counted(void **state)
         char name[16] = {'n', '.', (char)('a' + i % 20), (char)('a' + i / 20), 0};
         put(name);
     }
-    assert_int_equal(image_list_read(&list, work, NULL, NULL, &err), 0);
+    assert_int_equal(list_images(&list, work, NULL, NULL, &err), 0);
     assert_true(strlen(list.unread) < 160);
     assert_non_null(strstr(list.unread, " others"));
     image_list_free(&list);

@@ -221,7 +221,7 @@ static void batches_have_labels(void **state)
     for (int i = 0; i < 8; i++) {
         assert_int_equal(data_next(d, &b, &err), 0);
         for (int64_t k = 0; k < b.count; k++) {
-            assert_int_equal(b.labels[k], data_label(d, b.ids[k]));
+            assert_int_equal(b.labels[k], data_list(d)->labels[b.ids[k]]);
             assert_int_equal(b.labels[k], data_name(d, b.ids[k])[0] - 'a');
         }
     }

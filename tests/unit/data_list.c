@@ -1,7 +1,7 @@
 /* The list of images is complete or an error: an entry that cannot be examined is never omitted. This
  * program defines stat and readdir in front of the C library's. */
 #include "core/base/file.h"
-#include "core/data/list.h"
+#include "tests/unit/list_images.h"
 
 #include <dirent.h>
 #include <dlfcn.h>
@@ -82,12 +82,12 @@ static void a_name_that_cannot_be_looked_at_is_an_error(void **state)
     struct error err = {0};
     for (int k = 0; k < 5; k++) { /* three images, a directory, a text */
         stats_left = k;
-        assert_int_equal(image_list_read(&list, directory, NULL, NULL, &err), EXIT_FAILED);
+        assert_int_equal(list_images(&list, directory, NULL, NULL, &err), EXIT_FAILED);
         assert_non_null(strstr(err.what, strerror(EIO)));
         assert_memory_equal(err.file, directory, strlen(directory));
     }
     stats_left = -1;
-    assert_int_equal(image_list_read(&list, directory, NULL, NULL, &err), 0);
+    assert_int_equal(list_images(&list, directory, NULL, NULL, &err), 0);
     assert_int_equal(list.count, 3);
     image_list_free(&list);
 }
@@ -99,7 +99,7 @@ static void a_directory_that_cannot_be_read_to_its_end_is_an_error(void **state)
     struct error err = {0};
     for (int k = 0; k < 9; k++) {
         names_left = k;
-        assert_int_equal(image_list_read(&list, directory, NULL, NULL, &err), EXIT_FAILED);
+        assert_int_equal(list_images(&list, directory, NULL, NULL, &err), EXIT_FAILED);
         assert_non_null(strstr(err.what, strerror(ESTALE)));
     }
 }
@@ -111,10 +111,10 @@ static void a_link_to_nothing_counts_where_it_is_an_image(void **state)
     struct error err = {0};
     char *text = path_join(directory, "away.txt"), *image = path_join(directory, "away.jpg");
     assert_int_equal(symlink("nowhere", text), 0);
-    assert_int_equal(image_list_read(&list, directory, NULL, NULL, &err), 0);
+    assert_int_equal(list_images(&list, directory, NULL, NULL, &err), 0);
     image_list_free(&list);
     assert_int_equal(symlink("nowhere", image), 0);
-    assert_int_equal(image_list_read(&list, directory, NULL, NULL, &err), EXIT_FAILED);
+    assert_int_equal(list_images(&list, directory, NULL, NULL, &err), EXIT_FAILED);
     assert_string_equal(err.file, image);
     free(image);
     free(text);

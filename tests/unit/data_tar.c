@@ -2,7 +2,7 @@
  * resume. Archives next to images are skipped; a damaged one is an error of the list. */
 #include "core/base/file.h"
 #include "core/data/data.h"
-#include "core/data/list.h"
+#include "tests/unit/list_images.h"
 #include "tests/mentions.h"
 
 #include <setjmp.h>
@@ -108,18 +108,18 @@ static void names_and_choice_are_of_paths_in_archives(void **state)
     char *root = path_join(work, "shards");
     shell("tar --format=ustar -C loose -cf shards/set-train-00.tar s0 && "
           "tar --format=v7 -C loose -cf shards/set-val-00.tar s0");
-    assert_int_equal(image_list_read(&list, root, NULL, NULL, &err), 0);
+    assert_int_equal(list_images(&list, root, NULL, NULL, &err), 0);
     assert_int_equal(list.count, 4);
     assert_string_equal(list.names[0], "set-train-00.tar/s0/002.jpg");
     assert_true(mentions(list.chosen, " 4 |training|4 for validation"));
     assert_string_equal(list.unread, "8 .cls");
     image_list_free(&list);
-    assert_int_equal(image_list_read(&list, root, "set-val*", "*/006.jpg", &err), 0);
+    assert_int_equal(list_images(&list, root, "set-val*", "*/006.jpg", &err), 0);
     assert_int_equal(list.count, 3);
     assert_string_equal(list.names[2], "set-val-00.tar/s0/008.jpg");
     image_list_free(&list);
     shell("cp loose/s1/001.jpg shards/"); /* these may be the same images */
-    assert_int_equal(image_list_read(&list, root, NULL, NULL, &err), 0);
+    assert_int_equal(list_images(&list, root, NULL, NULL, &err), 0);
     assert_int_equal(list.count, 1);
     assert_string_equal(list.unread, "2 .tar");
     image_list_free(&list);
@@ -142,7 +142,7 @@ static void a_damaged_archive_is_an_error(void **state)
         struct image_list list;
         struct error err = {0};
         shell("%s", damage[i]);
-        assert_int_equal(image_list_read(&list, root, NULL, NULL, &err), EXIT_INTEGRITY);
+        assert_int_equal(list_images(&list, root, NULL, NULL, &err), EXIT_INTEGRITY);
         assert_non_null(strstr(err.file, "/shards/a.tar"));
         assert_true(mentions(err.what, "tar|byte"));
     }
@@ -158,7 +158,7 @@ static void a_part_of_a_sample_is_no_image(void **state)
     char *root = path_join(work, "keys");
     shell("mkdir -p keys s/__MACOSX/d s/d; for k in s/d/1 s/2; do echo x >$k.jpg; echo y >$k.seg.png; echo 0 "
           ">$k.cls; done; echo z >s/3.img.png; echo m >s/__MACOSX/d/1.jpg; tar -C s -cf keys/a.tar .");
-    assert_int_equal(image_list_read(&list, root, NULL, NULL, &err), 0);
+    assert_int_equal(list_images(&list, root, NULL, NULL, &err), 0);
     assert_int_equal(list.count, 3);
     assert_string_equal(list.names[0], "a.tar/2.jpg");
     assert_string_equal(list.names[1], "a.tar/3.img.png");
