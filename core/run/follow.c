@@ -332,7 +332,8 @@ static void sample(struct follow *f, int64_t size)
     f->seconds = ms / (double)lines * all * 1e-3;
     for (int i = 0; i < f->point_count; i++) f->points[i].seconds = f->seconds * (i + 1) / f->point_count;
     int64_t last = LAST_LINES * line_bytes / lines; /* lines of many ranks are long */
-    tail_seek(&f->metrics, last > f->end_bytes && last < size ? size - last : end, true);
+    if (last >= size) forget(f);                    /* few of them: all are read */
+    else tail_seek(&f->metrics, last > f->end_bytes ? size - last : end, true);
 }
 
 static void read_metrics(struct follow *f)
