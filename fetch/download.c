@@ -22,6 +22,7 @@ enum {
     TRIES = 8,
     TRIES_UNREACHED = 4, /* if no server has ever answered: a machine without a network */
     SMALL_BYTES = 1 << 20,
+    COMMIT_BYTES = 64 << 20,
     PROGRESS_BYTES = 64 << 10 /* bytes that reset the count of tries; single bytes do not */
 };
 
@@ -526,9 +527,8 @@ static int run_loop(struct run *r)
         if (!code && r->part->state.segment_count) {
             int64_t f = partial_contiguous_bytes(&r->part->state);
             if (f != frontier) code = r->t->arrived(r->t->context, frontier = f, r->err);
-            int64_t every = r->t->commit_bytes > 0 ? r->t->commit_bytes : 64ll << 20;
             if (!code && r->uncommitted > 0 &&
-                (r->uncommitted >= every || clock_seconds() - r->committed_at > 10))
+                (r->uncommitted >= COMMIT_BYTES || clock_seconds() - r->committed_at > 10))
                 code = commit(r);
         }
         report_progress(r);

@@ -39,7 +39,6 @@ struct transfer {
     int connections;            /* most of them: one range of a file each */
     struct connections *shared; /* with other transfers; NULL: all connections are its own */
     void *multi;                /* CURLM whose open connections are reused; NULL: none */
-    int64_t commit_bytes;       /* sync at least this often; 0: 64 MiB */
     const atomic_int *cancel;   /* may be NULL */
     void *context;
     int (*sized)(void *context, int64_t total,

@@ -132,7 +132,7 @@ static int allocate(struct links *k, struct error *err)
 
 /* ---- measuring ---- */
 
-enum transfer { STEP, MESSAGE, TRANSFERS }; /* a step's reduction and gather; a message to the next rank */
+enum transfer { STEP, MESSAGE }; /* a step's reduction and gather; a message to the next rank */
 
 static int transfer(struct links *k, struct comm *comm, enum transfer what, int64_t values, int64_t *parts,
                     int64_t *bytes, struct error *err)

@@ -17,8 +17,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { TELEMETRY_CARDS = 64 };
-
 struct telemetry_card {
     int rank; /* -1: not used by the run */
     char name[96], pci[32];

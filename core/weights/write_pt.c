@@ -10,14 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    ALIGNMENT = 64,
-    LOCAL_BYTES = 30,
-    CENTRAL_BYTES = 46,
-    MAX_MEMBERS_32 = 65535,
-    VERSION_ZIP64 = 45,
-    VERSION_PLAIN = 20
-};
+enum { ALIGNMENT = 64, LOCAL_BYTES = 30, MAX_MEMBERS_32 = 65535, VERSION_ZIP64 = 45, VERSION_PLAIN = 20 };
 #define MAX_32 UINT64_C(0xffffffff)
 
 struct bytes {
