@@ -12,14 +12,6 @@ expect() { # code command...
     [ "$code" = "$want" ] || { cat out err; fail "exit $code, expected $want: $*"; }
 }
 
-# The committed page equals the table, also where i has another capital.
-for locale in C.UTF-8 tr_TR.UTF-8; do
-    LC_ALL=$locale "$MEOPT" config man | cmp - "$MEOPT_SOURCE/man/meopt.yaml.5" || fail "$locale: run 'meopt config man > man/meopt.yaml.5'"
-done
-if [ -e "$MEOPT_BUILD/share/locale/zh_CN/LC_MESSAGES/meopt.mo" ] && [ "$(LC_ALL=zh_CN.UTF-8 "$MEOPT" runs --help | grep -c '列出各次运行')" = 1 ]; then
-    LC_ALL=zh_CN.UTF-8 "$MEOPT" config man | cmp - "$MEOPT_SOURCE/man/zh_CN/man5/meopt.yaml.5" ||
-        fail "run 'LANG=zh_CN.UTF-8 meopt config man > man/zh_CN/man5/meopt.yaml.5'"
-fi
 # What the table says of a key stands there whole, however long it is.
 page=$(cat "$MEOPT_SOURCE/man/meopt.yaml.5")
 "$MEOPT" config list --json | sed -n 's/^ *"help": "\(.*\)"$/\1/p' | grep -v '\\' >helps
