@@ -22,9 +22,8 @@ int config_key_named(const char *name, struct error *err);
 void print_json(json_t *root);
 /* Returns a path as JSON; bytes that are not UTF-8 are escaped. */
 json_t *path_json(const char *path);
-/* Prints a diff on stdout: unchanged into a pipe; on a terminal with colours, and control characters
- * escaped. */
-void print_diff(const char *diff);
+/* Returns a line "KEY: OLD -> NEW" for each key whose value or origin differs, malloc'ed. */
+char *config_changes(const struct config *old, const struct config *new);
 /* Returns whether to use colours on a stream: a terminal, no NO_COLOR, no TERM=dumb. */
 bool colour_wanted(FILE *stream);
 

@@ -49,6 +49,25 @@ char *config_value_plain(const struct config *config, int key)
     return shown;
 }
 
+char *config_changes(const struct config *old, const struct config *new)
+{
+    char *text = xstrdup("");
+    for (int key = 0; key < config_key_count; key++) {
+        char *x = config_value_plain(old, key), *y = config_value_plain(new, key), *longer;
+        int from = old->origins[key].from, to = new->origins[key].from;
+        if (from != to || strcmp(x, y) != 0) {
+            longer = xasprintf("%s%s: %s%s -> %s%s\n", text, config_keys[key].name, x,
+                               from == ORIGIN_DEFAULT ? _(" (default)") : "", y,
+                               to == ORIGIN_DEFAULT ? _(" (default)") : "");
+            free(text);
+            text = longer;
+        }
+        free(x);
+        free(y);
+    }
+    return text;
+}
+
 void config_origin_text(char *dst, size_t size, const struct config *config, int key)
 {
     const struct config_origin *origin = &config->origins[key];
@@ -79,28 +98,6 @@ bool colour_wanted(FILE *stream)
     const char *no = getenv("NO_COLOR"), *ours = getenv("MEOPT_NO_COLOR"), *term = getenv("TERM");
     return isatty(fileno(stream)) && !(no && no[0]) && !(ours && ours[0]) && term &&
            strcmp(term, "dumb") != 0;
-}
-
-void print_diff(const char *diff)
-{
-    if (!isatty(STDOUT_FILENO)) {
-        fputs(diff, stdout);
-        return;
-    }
-    bool colour = colour_wanted(stdout);
-    for (const char *line = diff; *line;) {
-        size_t n = strcspn(line, "\n"), shown_n = n && line[n - 1] == '\r' ? n - 1 : n;
-        char *copy = strndup(line, shown_n), *shown = xmalloc(4 * shown_n + 1);
-        if (copy) text_printable(shown, 4 * shown_n + 1, copy);
-        const char *paint = line[0] == '+'   ? "\033[32m"
-                            : line[0] == '-' ? "\033[31m"
-                            : line[0] == '@' ? "\033[36m"
-                                             : "";
-        printf("%s%s%s\n", colour ? paint : "", copy ? shown : "", colour && paint[0] ? "\033[0m" : "");
-        free(copy);
-        free(shown);
-        line += n + (line[n] == '\n');
-    }
 }
 
 int config_key_named(const char *name, struct error *err)
@@ -456,9 +453,11 @@ static int diff_run(const struct arguments *args, struct error *err)
             code = edit_file(file, edits, args->operand_count - 1, 1, &before, &before_bytes, &after,
                              &after_bytes, err);
         if (code == 0) {
-            char *diff = diff_unified(file, before, before_bytes, file, after, after_bytes);
-            print_diff(diff);
-            free(diff);
+            (void)config_examine(&a, file, before, before_bytes, NULL, 0, NULL, NULL, NULL);
+            (void)config_examine(&b, file, after, after_bytes, NULL, 0, NULL, NULL, NULL);
+            diff_values(&a, &b, path_basename(file), _("result"), json);
+            config_free(&a);
+            config_free(&b);
         }
         free(before);
         free(after);

@@ -46,22 +46,16 @@ static int change(const struct arguments *args, struct edit *edits, int count, s
     json_t *keys = json_object();
     for (int i = 0; i < count; i++) {
         int key = config_key_index(edits[i].key);
-        char *x = config_value_plain(&old, key), *y = config_value_plain(&new, key);
-        if (!dry && !json)
-            fprintf(stderr, "%s: %s -> %s%s\n", config_keys[key].name, x, y,
-                    edits[i].value ? "" : _(" (default)"));
         json_object_set_new(keys, config_keys[key].name,
                             json_pack("{s:o, s:o}", "old", config_value_json(&old, key), "new",
                                       config_value_json(&new, key)));
-        free(x);
-        free(y);
     }
     bool changed = before_bytes != after_bytes || memcmp(before, after, before_bytes) != 0;
-    char *diff = diff_unified(path, before, before_bytes, path, after, after_bytes);
+    char *diff = config_changes(&old, &new);
     if (json)
         print_json(json_pack("{s:b, s:b, s:O, s:s?}", "changed", changed, "written", changed && !dry, "keys",
                              keys, "diff", diff));
-    else if (dry) print_diff(diff);
+    else fputs(diff, dry ? stdout : stderr);
     json_decref(keys);
     config_free(&old);
     config_free(&new);
@@ -109,7 +103,7 @@ static int unset_run(const struct arguments *args, struct error *err)
 }
 
 static const struct option change_options[] = {
-    {"dry-run", 'n', OPTION_FLAG, NULL, NULL, 0, 0, "print the change as a unified diff, write nothing"},
+    {"dry-run", 'n', OPTION_FLAG, NULL, NULL, 0, 0, "print the change, write nothing"},
     {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "machine-readable output"},
     {NULL, 0, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
 };

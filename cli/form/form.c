@@ -1,6 +1,7 @@
 /* State of the form, and its reaction to keys. Every change is made by core/config/edit.h, which keeps all
  * other bytes of the file. Undo saves whole texts. */
 #include "cli/form/form.h"
+#include "cli/config/cmd_config.h"
 #include "cli/terminal/screen.h"
 #include "core/base/file.h"
 #include "core/config/edit.h"
@@ -262,7 +263,10 @@ static void cycle(struct form *f)
 static void show_diff(struct form *f, enum form_mode mode)
 {
     free(f->diff);
-    f->diff = diff_unified(f->path, f->saved, f->saved_bytes, f->path, f->text, f->bytes);
+    struct config saved;
+    (void)config_examine(&saved, f->path, f->saved, f->saved_bytes, NULL, 0, NULL, NULL, NULL);
+    f->diff = config_changes(&saved, &f->config);
+    config_free(&saved);
     f->scroll = 0;
     f->mode = mode;
 }

@@ -326,14 +326,7 @@ static void draw_text(struct form *f, const struct boxes *b, const char *text)
         char raw[1024], shown[2048];
         snprintf(raw, sizeof raw, "%.*s", (int)strcspn(p, "\r\n"), p);
         clean(shown, sizeof shown, raw);
-        int pair = f->mode == FORM_HELP ? PLAIN_COLOUR
-                   : *p == '+'          ? GOOD
-                   : *p == '-'          ? BAD
-                   : *p == '@'          ? DIM_COLOUR
-                                        : PLAIN_COLOUR;
-        attron(paint(pair));
         screen_put(y++, 0, b->width, shown, false);
-        attroff(paint(pair));
     }
 }
 

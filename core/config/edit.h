@@ -45,8 +45,4 @@ int edit_below(const char *directory, const char *name, const struct edit *edits
 /* Returns the value of a key in the file (without quotes), malloc'ed; NULL if the file does not set it. */
 char *edit_current(const char *text, size_t bytes, const char *key);
 
-/* Returns a unified diff with three lines of context, malloc'ed; "" if both are equal. */
-char *diff_unified(const char *name_a, const char *a, size_t a_bytes, const char *name_b, const char *b,
-                   size_t b_bytes);
-
 #endif

@@ -42,7 +42,7 @@ grep -q 'eva_clip?' err || fail "suggestion"
 
 cp eva_clip.yaml before.yaml
 expect 0 "$MEOPT" config set -n eva_clip.yaml optim.lr=1.0e-3
-grep -q '^+  lr: 1.0e-3$' out || fail "dry run shows the diff"
+grep -q '^optim.lr: .* -> 1.0e-3$' out || fail "dry run shows the change"
 cmp eva_clip.yaml before.yaml || fail "dry run wrote"
 expect 0 "$MEOPT" config set eva_clip.yaml optim.lr=1e-3 optim.use_meopt=false
 grep -q 'optim.lr: .*1e-3.* 1.0e-3' err || fail "1e-3 is flagged"
@@ -81,6 +81,8 @@ expect 0 "$MEOPT" config diff eva_clip.yaml
 grep -q 'optim.lr' out && fail "a value equal to the default is no difference"
 expect 0 "$MEOPT" config diff eva_clip.yaml dinov2.yaml
 grep -q '^model.family  *eva  *dinov2' out || fail "diff of two"
+expect 0 "$MEOPT" config diff --json eva_clip.yaml optim.lr=1.0e-3
+tr -d ' \n' <out | grep -q '"optim.lr":{"old":[0-9.e-]*,"new":0.001}' || fail "diff with a change"
 printf 'optim:\n  lr: 1\n  wieght_decay: no\ntrain: {batch_size: x}\n' >bad.yaml
 expect 7 "$MEOPT" config check bad.yaml
 grep -q 'bad.yaml:3:3: optim.wieght_decay' err || fail "first problem"

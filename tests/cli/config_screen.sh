@@ -29,7 +29,7 @@ for size in 80x24 132x43 40x12; do
     keys C-u 64 Enter
     await '\*'
     keys s
-    await '+  batch_size: 64'
+    await 'train.batch_size: 32 -> 64'
     keys y
     await saved
     grep -q '^  batch_size: 64  ' "$dir/eva_clip.yaml" || fail "not saved"

@@ -128,13 +128,9 @@ static void several_changes_are_one_atomic_write(void **state)
     assert_true(S_ISLNK(st.st_mode));
     assert_int_equal(stat(file, &st), 0);
     assert_int_equal(st.st_mode & 0777, 0640);
-    char *diff = diff_unified("a", before, before_bytes, "b", after, after_bytes);
-    assert_string_equal(diff, "--- a\n+++ b\n@@ -1,3 +1,6 @@\n # 注释\n train:\n-  batch_size: 32\n+  "
-                              "batch_size: 16\n+  micro_batch: 4\n+optim:\n+  lr: 1.0e-3\n");
     struct edit bad[] = {{"train.batch_size", "8"}, {"train.micro_batch", "3"}};
     assert_int_equal(edit_file(link, bad, 2, 0, NULL, NULL, NULL, NULL, &err),
                      EXIT_CONFIG); /* 3 does not divide 8 */
-    free(diff);
     free(before);
     free(after);
     free(text);

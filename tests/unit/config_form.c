@@ -77,8 +77,8 @@ static void keys_change_search_undo_and_save(void **state)
     press(&form, "\x1b/use_meopt\n ");
     assert_false(form.config.optim.use_meopt);
     press(&form, "d");
-    assert_non_null(strstr(form.diff, "-  batch_size: 32 "));
-    assert_non_null(strstr(form.diff, "+  use_meopt: false "));
+    assert_non_null(strstr(form.diff, "train.batch_size: 32 -> 64\n"));
+    assert_non_null(strstr(form.diff, "optim.use_meopt: true -> false\n"));
     press(&form, "x"
                  "uuu");
     assert_false(form_changed(&form));
