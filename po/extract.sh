@@ -13,7 +13,7 @@ third='error_set error_errno line_advise doctor_add damaged refuse source_error 
   contradiction next_mirror unsupported KIND weights_refuse_missing report_library copy comm_name_rank optim_fail'
 fourth='error_set error_errno bad refuse source_error problem work_add dash_put screen_put comm_agree unlisted next_mirror allocate
   node_error document_at work_result comm_name_rank unsupported out_of_range'
-fifth='bad problem dash_put node_error note_ambiguous comm_name_rank'
+fifth='bad problem dash_put node_error comm_name_rank'
 seventh='document_error'
 eighth='document_error'
 find core cli fetch -name '*.[ch]' | LC_ALL=C sort |

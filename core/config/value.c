@@ -1,5 +1,5 @@
-/* Converts YAML scalars to typed values and back. See value.h. The patterns of YAML 1.1 are PyYAML's
- * resolver's; those of 1.2 are the core schema's (YAML 1.2.2, 10.3.2). */
+/* Converts YAML scalars to typed values and back. See value.h. The patterns are those of the core schema
+ * (YAML 1.2.2, 10.3.2). */
 #include "core/config/value.h"
 #include "core/base/file.h"
 #include "core/config/hub_name.h"
@@ -16,7 +16,7 @@
 #include <unistd.h>
 #include <strings.h>
 
-enum kind { KIND_TEXT, KIND_NULL, KIND_BOOL, KIND_INT, KIND_REAL, KIND_DATE };
+enum kind { KIND_TEXT, KIND_NULL, KIND_BOOL, KIND_INT, KIND_REAL };
 
 static bool one_of(const char *text, const char *const *words)
 {
@@ -66,62 +66,6 @@ static bool real12(const char *t)
     return *t == 0;
 }
 
-/* YAML 1.1: 0b, 0x, 0 octal, decimal, all with underscores; base 60 */
-static bool int11(const char *t)
-{
-    t += *t == '-' || *t == '+';
-    if (t[0] == '0' && t[1] == 'b') return t[2] && !t[2 + span(t + 2, "01_")];
-    if (t[0] == '0' && t[1] == 'x') return t[2] && !t[2 + span(t + 2, DIGITS "abcdefABCDEF_")];
-    if (t[0] == '0') return !t[span(t, "01234567_")];
-    if (!isdigit((unsigned char)*t)) return false;
-    t += span(t, DIGITS "_");
-    while (*t == ':') {
-        size_t n = span(t + 1, DIGITS);
-        if (n == 0 || n > 2 || (n == 2 && t[1] > '5')) return false;
-        t += 1 + n;
-    }
-    return *t == 0;
-}
-
-/* YAML 1.1: a point is required, and a sign in the exponent */
-static bool real11(const char *t)
-{
-    bool sign = *t == '-' || *t == '+';
-    t += sign;
-    if (isdigit((unsigned char)*t)) {
-        t += span(t, DIGITS "_");
-        while (*t == ':') {
-            size_t n = span(t + 1, DIGITS);
-            if (n == 0 || n > 2 || (n == 2 && t[1] > '5')) return false;
-            t += 1 + n;
-        }
-        if (*t != '.') return false;
-        t += 1 + span(t + 1, DIGITS "_");
-    } else {
-        if (sign || *t != '.' || !isdigit((unsigned char)t[1])) return false;
-        t += 1 + span(t + 1, DIGITS "_");
-    }
-    if (*t == 'e' || *t == 'E') {
-        t++;
-        if (*t != '-' && *t != '+') return false;
-        size_t n = span(t + 1, DIGITS);
-        if (n == 0) return false;
-        t += 1 + n;
-    }
-    return *t == 0;
-}
-
-static bool date11(const char *t)
-{
-    size_t n = span(t, DIGITS);
-    if (n != 4 || t[4] != '-') return false;
-    n = span(t + 5, DIGITS);
-    if (n < 1 || n > 2 || t[5 + n] != '-') return false;
-    t += 6 + n;
-    n = span(t, DIGITS);
-    return n >= 1 && n <= 2 && (t[n] == 0 || strchr(" \tTt", t[n]));
-}
-
 static enum kind kind12(const char *t)
 {
     if (one_of(t, nulls)) return KIND_NULL;
@@ -130,19 +74,25 @@ static enum kind kind12(const char *t)
     return real12(t) || one_of(t, infinities) ? KIND_REAL : KIND_TEXT;
 }
 
-static enum kind kind11(const char *t)
+/* Whether YAML 1.1 readers parse a number of 1.2 differently: 1e-3 and +.5 as text, 010 as eight. */
+static bool number_differs(const char *t)
 {
-    if (one_of(t, nulls)) return KIND_NULL;
-    if (one_of(t, bools) || one_of(t, bools11)) return KIND_BOOL;
-    if (real11(t) || one_of(t, infinities)) return KIND_REAL;
-    if (int11(t)) return KIND_INT;
-    return date11(t) ? KIND_DATE : KIND_TEXT;
+    const char *digits = t + (*t == '-' || *t == '+'), *e = strpbrk(t, "eE");
+    if (digits[0] == '0' && digits[1] == 'x') return false;
+    if (int12(t)) return digits[0] == '0' && digits[1];
+    return (e && (!strchr(t, '.') || (e[1] != '-' && e[1] != '+'))) || (digits > t && digits[0] == '.');
 }
 
-bool value_plain_is_not_text(const char *text)
+bool value_plain_is_not_text(const char *t)
 {
-    return kind12(text) != KIND_TEXT || kind11(text) != KIND_TEXT || strcmp(text, "=") == 0 ||
-           strcmp(text, "<<") == 0;
+    int year, month, day, n = 0;
+    const char *p = t + (*t == '-' || *t == '+');
+    if (kind12(t) != KIND_TEXT || one_of(t, bools11) || strcmp(t, "=") == 0 || strcmp(t, "<<") == 0)
+        return true;
+    if (!isdigit((unsigned char)*p) && !(*p == '.' && isdigit((unsigned char)p[1]))) return false;
+    if (p[0] == '0' && (p[1] == 'b' || p[1] == 'x')) return true;
+    if (sscanf(t, "%4d-%2d-%2d%n", &year, &month, &day, &n) == 3 && strchr(" \tTt", t[n])) return true;
+    return !p[span(p, DIGITS "_:.eE+-")]; /* 1_000, 1:30, 2026-01-02; also 1-2, which is text */
 }
 
 /* ---- Writing ---- */
@@ -325,9 +275,9 @@ static enum value_status out_of_range(int key, const char *text, char *message, 
 }
 
 static enum value_status note_ambiguous(char *message, char *hint, size_t size, const char *text,
-                                        const char *taken, const char *better)
+                                        const char *better)
 {
-    snprintf(message, size, _("other YAML readers parse %.60s as %s"), text, translation(taken));
+    snprintf(message, size, _("other YAML readers may parse %.60s differently"), text);
     snprintf(hint, size, _("write %s"), better);
     return VALUE_NOTE;
 }
@@ -356,13 +306,7 @@ static enum value_status read_int(int key, const char *text, bool quoted, struct
     value->integer = x;
     char better[32];
     snprintf(better, sizeof better, "%lld", x);
-    if (base == 8) return note_ambiguous(message, hint, size, text, N_("text"), better);
-    const char *digits = text + (*text == '-' || *text == '+');
-    if (base == 10 && digits[0] == '0' && digits[1])
-        return note_ambiguous(message, hint, size, text,
-                              span(digits, "01234567") == strlen(digits) ? N_("an octal number") : "text",
-                              better);
-    return VALUE_GOOD;
+    return number_differs(text) ? note_ambiguous(message, hint, size, text, better) : VALUE_GOOD;
 }
 
 static enum value_status read_real(int key, const char *text, bool quoted, struct value *value, char *message,
@@ -378,12 +322,7 @@ static enum value_status read_real(int key, const char *text, bool quoted, struc
     value->real = x;
     char better[40];
     value_real_text(better, sizeof better, x);
-    enum kind other = kind11(text);
-    if (other == KIND_TEXT) return note_ambiguous(message, hint, size, text, N_("text"), better);
-    const char *digits = text + (*text == '-' || *text == '+');
-    if (other == KIND_INT && !based && digits[0] == '0' && digits[1])
-        return note_ambiguous(message, hint, size, text, "an octal number", better);
-    return VALUE_GOOD;
+    return number_differs(text) ? note_ambiguous(message, hint, size, text, better) : VALUE_GOOD;
 }
 
 static enum value_status read_bool(int key, const char *text, bool quoted, struct value *value, char *message,
@@ -394,9 +333,8 @@ static enum value_status read_bool(int key, const char *text, bool quoted, struc
         return bad_type(key, text, quoted, message, hint, size);
     bool yes = strchr("tTyY", text[0]) || strcasecmp(text, "on") == 0;
     value->integer = automatic ? -1 : yes;
-    return one_of(text, bools11)
-               ? note_ambiguous(message, hint, size, text, N_("text"), yes ? "true" : "false")
-               : VALUE_GOOD;
+    return one_of(text, bools11) ? note_ambiguous(message, hint, size, text, yes ? "true" : "false")
+                                 : VALUE_GOOD;
 }
 
 static enum value_status read_bytes(int key, const char *text, bool quoted, struct value *value,
@@ -482,13 +420,7 @@ enum value_status value_read(int key, const char *text, size_t bytes, bool quote
     if (quoted || value->null || !value_plain_is_not_text(text)) return VALUE_GOOD;
     char better[128];
     snprintf(better, sizeof better, "\"%.100s\"", text);
-    enum kind other = kind11(text) != KIND_TEXT ? kind11(text) : kind12(text);
-    return note_ambiguous(message, hint, size, text,
-                          other == KIND_BOOL   ? N_("a truth value")
-                          : other == KIND_DATE ? N_("a date")
-                          : other == KIND_NULL ? N_("nothing")
-                                               : N_("a number"),
-                          better);
+    return note_ambiguous(message, hint, size, text, better);
 }
 
 char *value_from_here(int key, const char *text)

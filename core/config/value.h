@@ -1,7 +1,7 @@
 /* One YAML scalar as a value of one key: for core/config and for readers of single values.
  *
- * Scalars follow YAML 1.2's core schema. If PyYAML (YAML 1.1) parses one differently, it is accepted with
- * a note and the spelling that all readers parse alike.
+ * Scalars follow YAML 1.2's core schema. One that readers of YAML 1.1 (PyYAML) may parse differently is
+ * accepted with a note and the spelling that all readers parse alike.
  */
 #ifndef MEOPT_CONFIG_VALUE_H
 #define MEOPT_CONFIG_VALUE_H
@@ -34,7 +34,7 @@ void value_real_text(char *dst, size_t size, double x);
 char *value_typed(int key, const char *text);
 /* Returns a value of the command line, malloc'ed: a relative path with the working directory before it. */
 char *value_from_here(int key, const char *text);
-/* Whether YAML 1.1 or 1.2 readers would parse this plain scalar as a type different from text. */
+/* Whether readers of YAML 1.1 or 1.2 may parse this plain scalar as a type different from text. */
 bool value_plain_is_not_text(const char *text);
 /* Whether it can be written unquoted as text, in a block or (flow) in a flow collection. */
 bool value_plain_safe(const char *text, bool flow);

@@ -83,6 +83,25 @@ expect 0 "$MEOPT" config diff eva_clip.yaml dinov2.yaml
 grep -q '^model.family  *eva  *dinov2' out || fail "diff of two"
 expect 0 "$MEOPT" config diff --json eva_clip.yaml optim.lr=1.0e-3
 tr -d ' \n' <out | grep -q '"optim.lr":{"old":[0-9.e-]*,"new":0.001}' || fail "diff with a change"
+# What YAML 1.1 readers parse differently comes with a spelling that all parse alike.
+while IFS='|' read -r line better; do
+    printf '%s\n' "$line" >ambiguous.yaml
+    expect 0 "$MEOPT" config check ambiguous.yaml
+    [ "$(sed -n 's/^ *write //p' err)" = "$better" ] || fail "$line: $(cat err)"
+done <<END
+optim: {lr: 1e-3}|1.0e-3
+optim: {lr: +.5}|0.5
+optim: {lr: 0.5}|
+train: {seed: 010}|10
+train: {seed: 0o17}|15
+train: {seed: 10}|
+optim: {use_meopt: yes}|true
+lora: {targets: 2026-01-02}|"2026-01-02"
+lora: {targets: 1:30}|"1:30"
+lora: {targets: no}|"no"
+lora: {targets: 1_000}|"1_000"
+lora: {targets: q_proj}|
+END
 printf 'optim:\n  lr: 1\n  wieght_decay: no\ntrain: {batch_size: x}\n' >bad.yaml
 expect 7 "$MEOPT" config check bad.yaml
 grep -q 'bad.yaml:3:3: optim.wieght_decay' err || fail "first problem"
