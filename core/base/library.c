@@ -186,13 +186,6 @@ void *library_open_file(const char *file, struct library *l)
     return opened(l, file, open_file(file, 0, &refusal));
 }
 
-void *library_open_first(const char *const *files, struct library *l)
-{
-    for (int i = 0; files[i]; i++)
-        if (library_open_file(files[i], l)) return l->handle;
-    return opened(l, files[0], NULL);
-}
-
 static void *open_loaded(const struct row *row, struct library *l)
 {
     for (int s = 0; s < SEARCHES; s++)

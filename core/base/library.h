@@ -33,10 +33,8 @@ const char *library_variable(enum library_id id);
  * does not find are searched next to the library and in the directories of DTK and ROCm. Loaded libraries
  * stay loaded: drivers start threads that do not survive dlclose. Returns l->handle. */
 void *library_open(enum library_id id, struct library *l);
-/* Like library_open for a file, or for the first of a list of names (ends with NULL, as in library.c) that
- * loads. */
+/* Like library_open for a file. */
 void *library_open_file(const char *file, struct library *l);
-void *library_open_first(const char *const *files, struct library *l);
 
 /* Like library_open for libmeopt_mpi.so, the part of this program that is built where MPI is: from
  * MEOPT_MPI_MODULE, the program's directory, or the installation's. */

@@ -26,8 +26,6 @@ const char *const memory_class_names[MEMORY_CLASS_COUNT] = {
     N_("weights"), N_("gradients"), N_("optimizer"), N_("activations"),
     N_("teacher"), N_("workspace"), N_("comm"),      N_("data")};
 
-const char *const memory_place_names[PLACE_COUNT] = {"host", "file"};
-
 const char *const device_kind_names[DEVICE_KIND_COUNT] = {"cpu", "dry", "hip", "cuda"};
 
 struct allocation {

@@ -43,7 +43,6 @@ extern const char *const memory_class_names[MEMORY_CLASS_COUNT];
 /* Location of bytes that are not in the device's memory: in host memory (for a card), or in a file. The
  * device's own sums exclude them. */
 enum memory_place { PLACE_HOST, PLACE_FILE, PLACE_COUNT };
-extern const char *const memory_place_names[PLACE_COUNT]; /* "host", "file" */
 
 struct memory_use {
     size_t current_bytes[MEMORY_CLASS_COUNT];
