@@ -1,8 +1,7 @@
 /* The update rules: one row per rule, from which its number, names, choices and defaults follow.
  *
  * X(c, number, name, alias, traits, decay, update, beta2, eps, momentum), c: passed through.
- *   number    MEOPT_<number> of enum meopt_rule (core/meopt.h), OPTIM_NAME_<number> of the experiment
- *             (core/config/choices.h) and RULE_<number> of the kernels are the same
+ *   number    MEOPT_<number> of enum meopt_rule (core/meopt.h) and RULE_<number> of the kernels are the same
  *   name      the value of optim.name; alias: a second name
  *   traits    of enum rule_trait: which moments and hyper-parameters the rule has
  *   decay     where weight decay enters: enum rule_decay

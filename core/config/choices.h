@@ -1,33 +1,25 @@
 /* Lists of choices: each list once, as an enum for the code and as names for the file.
  *
  * A row is X(NUMBER, "spelling"). Every list gives `enum loss_type` and `loss_type_names[]`, which ends
- * with NULL and is indexed by the number. struct config has the enums as fields, so that an unknown
+ * with NULL and is indexed by the number; enums of core/model and libmeopt are those of their headers.
+ * struct config has the enums as fields, so that an unknown
  * choice, or one of a different list, does not compile. Numbers are internal to this build: files and
  * other programs use the names.
  */
 #ifndef MEOPT_CONFIG_CHOICES_H
 #define MEOPT_CONFIG_CHOICES_H
 
-#include "core/model/families.h"
+#include "core/meopt.h"
+#include "core/model/choices.h"
 #include "kernels/optim_rules.h"
 
 // clang-format off
-#define FAMILY_CHOICE(X, number, name, ...) X(MODEL_FAMILY_##number, name)
-#define CHOICES_MODEL_FAMILY(X) X(MODEL_FAMILY_AUTO, "auto") ALL_FAMILIES(FAMILY_CHOICE, X)
 #define ARCH_CHOICE(X, name, ...) X(TOWER_ARCH_##name, #name)
 #define CHOICES_TOWER_ARCH(X) X(TOWER_ARCH_CUSTOM, "custom") PRESETS(ARCH_CHOICE, X) \
     LANGUAGE_PRESETS(ARCH_CHOICE, X)
-#define CHOICES_TOWER_POS_RESIZE(X) X(TOWER_POS_RESIZE_AUTO, "auto") X(TOWER_POS_RESIZE_DINOV2, "dinov2") \
-    X(TOWER_POS_RESIZE_HF, "hf") X(TOWER_POS_RESIZE_TIMM, "timm")
 #define CHOICES_TOWER_FFN(X) X(TOWER_FFN_AUTO, "auto") X(TOWER_FFN_MLP, "mlp") X(TOWER_FFN_SWIGLU, "swiglu")
 #define CHOICES_TOWER_ACTIVATION(X) X(TOWER_ACTIVATION_AUTO, "auto") X(TOWER_ACTIVATION_GELU, "gelu") \
     X(TOWER_ACTIVATION_QUICK_GELU, "quick_gelu") X(TOWER_ACTIVATION_GELU_TANH, "gelu_tanh")
-#define CHOICES_TOWER_POOL(X) X(TOWER_POOL_AUTO, "auto") X(TOWER_POOL_CLS, "cls") X(TOWER_POOL_AVG, "avg") \
-    X(TOWER_POOL_AVG_FIRST, "avg_first") X(TOWER_POOL_AVG_ALL, "avg_all") \
-    X(TOWER_POOL_AVG_RAW, "avg_raw") X(TOWER_POOL_CLS_DIST, "cls_dist") \
-    X(TOWER_POOL_CLS_AVG, "cls+avg")
-#define CHOICES_TOWER_NORM(X) X(TOWER_NORM_AUTO, "auto") X(TOWER_NORM_PRE, "pre") X(TOWER_NORM_POST, "post") \
-    X(TOWER_NORM_SUM, "sum")
 #define CHOICES_TOWER_DTYPE(X) X(TOWER_DTYPE_AUTO, "auto") X(TOWER_DTYPE_FP32, "fp32") \
     X(TOWER_DTYPE_BF16, "bf16")
 #define CHOICES_TOWER_INIT(X) X(TOWER_INIT_CHECKPOINT, "checkpoint") X(TOWER_INIT_RANDOM, "random")
@@ -73,15 +65,15 @@
 
 #define CHOICES_OPTIM_PRESET(X) X(OPTIM_PRESET_QUALITY, "quality") X(OPTIM_PRESET_BALANCED, "balanced") \
     X(OPTIM_PRESET_MINIMAL, "minimal")
-#define RULE_CHOICE(X, number, name, ...) X(OPTIM_NAME_##number, name)
-#define CHOICES_OPTIM_NAME(X) OPTIM_RULES(RULE_CHOICE, X)
-#define CHOICES_OPTIM_NS_SCHEDULE(X) X(OPTIM_NS_SCHEDULE_QUINTIC, "quintic") \
-    X(OPTIM_NS_SCHEDULE_POLAR_EXPRESS, "polar_express")
-#define CHOICES_OPTIM_NS_FORM(X) X(OPTIM_NS_FORM_AUTO, "auto") X(OPTIM_NS_FORM_DIRECT, "direct") \
-    X(OPTIM_NS_FORM_GRAM, "gram")
+#define RULE_CHOICE(X, number, name, ...) X(MEOPT_##number, name)
+#define CHOICES_MEOPT_RULE(X) OPTIM_RULES(RULE_CHOICE, X)
+#define CHOICES_MEOPT_NS_SCHEDULE(X) X(MEOPT_NS_QUINTIC, "quintic") \
+    X(MEOPT_NS_POLAR_EXPRESS, "polar_express")
+#define CHOICES_MEOPT_NS_FORM(X) X(MEOPT_NS_AUTO, "auto") X(MEOPT_NS_DIRECT, "direct") \
+    X(MEOPT_NS_GRAM, "gram")
 #define CHOICES_OPTIM_NS_PRECISION(X) X(OPTIM_NS_PRECISION_BF16, "bf16") X(OPTIM_NS_PRECISION_FP32, "fp32")
-#define CHOICES_OPTIM_ADJUST_LR(X) X(OPTIM_ADJUST_LR_RMS_MATCH, "rms_match") \
-    X(OPTIM_ADJUST_LR_ORIGINAL, "original") X(OPTIM_ADJUST_LR_SPECTRAL, "spectral")
+#define CHOICES_MEOPT_ADJUST_LR(X) X(MEOPT_ADJUST_RMS_MATCH, "rms_match") \
+    X(MEOPT_ADJUST_ORIGINAL, "original") X(MEOPT_ADJUST_SPECTRAL, "spectral")
 #define CHOICES_OPTIM_SCHEDULE(X) X(OPTIM_SCHEDULE_COSINE, "cosine") X(OPTIM_SCHEDULE_LINEAR, "linear") \
     X(OPTIM_SCHEDULE_CONSTANT, "constant")
 #define CHOICES_OPTIM_CLIP_MODE(X) X(OPTIM_CLIP_MODE_AUTO, "auto") X(OPTIM_CLIP_MODE_EXACT, "exact") \
@@ -110,11 +102,8 @@
 
 /* L(tag of the enum, its list) */
 #define CHOICE_LISTS(L) \
-    L(model_family, CHOICES_MODEL_FAMILY) \
     L(tower_arch, CHOICES_TOWER_ARCH) L(tower_ffn, CHOICES_TOWER_FFN) \
-    L(tower_activation, CHOICES_TOWER_ACTIVATION) L(tower_pool, CHOICES_TOWER_POOL) \
-    L(tower_norm, CHOICES_TOWER_NORM) \
-    L(tower_pos_resize, CHOICES_TOWER_POS_RESIZE) \
+    L(tower_activation, CHOICES_TOWER_ACTIVATION) \
     L(tower_dtype, CHOICES_TOWER_DTYPE) L(tower_init, CHOICES_TOWER_INIT) \
     L(tower_place, CHOICES_TOWER_PLACE) \
     L(loss_type, CHOICES_LOSS_TYPE) L(loss_reduction, CHOICES_LOSS_REDUCTION) \
@@ -127,9 +116,7 @@
     L(train_precision, CHOICES_TRAIN_PRECISION) L(train_recompute, CHOICES_TRAIN_RECOMPUTE) \
     L(train_rounds, CHOICES_TRAIN_ROUNDS) \
     L(train_save_activations, CHOICES_TRAIN_SAVE_ACTIVATIONS) \
-    L(optim_preset, CHOICES_OPTIM_PRESET) L(optim_name, CHOICES_OPTIM_NAME) \
-    L(optim_ns_schedule, CHOICES_OPTIM_NS_SCHEDULE) L(optim_ns_form, CHOICES_OPTIM_NS_FORM) \
-    L(optim_ns_precision, CHOICES_OPTIM_NS_PRECISION) L(optim_adjust_lr, CHOICES_OPTIM_ADJUST_LR) \
+    L(optim_preset, CHOICES_OPTIM_PRESET) L(optim_ns_precision, CHOICES_OPTIM_NS_PRECISION) \
     L(optim_schedule, CHOICES_OPTIM_SCHEDULE) L(optim_clip_mode, CHOICES_OPTIM_CLIP_MODE) \
     L(optim_weights, CHOICES_OPTIM_WEIGHTS) L(optim_state, CHOICES_OPTIM_STATE) \
     L(optim_gradients, CHOICES_OPTIM_GRADIENTS) L(optim_offload, CHOICES_OPTIM_OFFLOAD) \
@@ -137,8 +124,13 @@
     L(dist_backend, CHOICES_DIST_BACKEND) L(dist_shard, CHOICES_DIST_SHARD) \
     L(dist_reduce, CHOICES_DIST_REDUCE)
 
-#define CHOICE_NUMBER(number, spelling) number,
-#define CHOICE_ENUM(tag, LIST) enum tag { LIST(CHOICE_NUMBER) }; extern const char *const tag##_names[];
+/* Lists whose enums are libmeopt's */
+#define MEOPT_CHOICE_LISTS(L) \
+    L(meopt_rule, CHOICES_MEOPT_RULE) L(meopt_ns_schedule, CHOICES_MEOPT_NS_SCHEDULE) \
+    L(meopt_ns_form, CHOICES_MEOPT_NS_FORM) L(meopt_adjust_lr, CHOICES_MEOPT_ADJUST_LR)
+
+#define CHOICE_EXTERN(tag, LIST) extern const char *const tag##_names[];
+MEOPT_CHOICE_LISTS(CHOICE_EXTERN)
 // clang-format on
 CHOICE_LISTS(CHOICE_ENUM)
 

@@ -63,10 +63,10 @@ struct config_tower {
     int64_t width, depth, heads, head_dim, hidden, out, patch, pos_grid;
     enum tower_ffn ffn;
     enum tower_activation activation; /* of an mlp */
-    enum tower_pool pool;
-    enum tower_norm norm;
+    enum pool pool;
+    enum norms norm;
     double norm_eps; /* of all norms; 0: from the checkpoint or the family */
-    enum tower_pos_resize pos_resize;
+    enum pos_resize pos_resize;
     enum tower_dtype dtype; /* of values and frozen weights; auto is resolved */
     enum tower_init init;
     enum tower_place place; /* location of its weights */
@@ -74,10 +74,10 @@ struct config_tower {
     /* model_s: of a language model; 0: from arch or checkpoint */
     int64_t vocabulary, context, kv_heads, window;
     double rope_theta;
-    int tied;                 /* -1: from arch or checkpoint */
-    int64_t classes;          /* model_s: outputs of its classifier; 0: as many as the data has */
-    enum model_family family; /* model_s: if it differs from model.family; else auto */
-    double drop_path;         /* model_s: of the last block, 0 to below 1 */
+    int tied;           /* -1: from arch or checkpoint */
+    int64_t classes;    /* model_s: outputs of its classifier; 0: as many as the data has */
+    enum family family; /* model_s: if it differs from model.family; else auto */
+    double drop_path;   /* model_s: of the last block, 0 to below 1 */
 };
 
 /* Preprocessing of a tower's images. "", auto and 0: from its files or its family. */
@@ -95,7 +95,7 @@ struct config {
     char *stem;      /* file name without .yaml */
 
     struct {
-        enum model_family family; /* the teacher's; auto until config_resolve */
+        enum family family; /* the teacher's; auto until config_resolve */
     } model;
     struct config_tower model_t, model_s;
 
@@ -178,7 +178,7 @@ struct config {
         bool use_meopt;
         bool pure_bf16;
         enum optim_preset preset;
-        enum optim_name name;
+        enum meopt_rule name;
         double lr, head_lr_scale, layer_decay, min_lr;
         enum optim_schedule schedule;
         int64_t warmup_steps; /* -1: by the ratio */
@@ -187,10 +187,10 @@ struct config {
         double momentum, dampening; /* apsgd; muon: momentum */
         bool nesterov;              /* apsgd, muon */
         int64_t ns_steps;           /* muon, up to adjust_lr */
-        enum optim_ns_schedule ns_schedule;
-        enum optim_ns_form ns_form;
+        enum meopt_ns_schedule ns_schedule;
+        enum meopt_ns_form ns_form;
         enum optim_ns_precision ns_precision;
-        enum optim_adjust_lr adjust_lr;
+        enum meopt_adjust_lr adjust_lr;
         bool trust_clip, always_adapt, decoupled_decay; /* lamb */
         double r, weight_lr_power;                      /* schedule_free */
         double max_grad_norm;                    /* lamb: divide gradients by max(1, norm / this); 0: off */
@@ -253,7 +253,7 @@ void config_copy(struct config *to, const struct config *from);
 
 /* Sets the values that depend on the family, after the checkpoint was read, and checks the combination
  * again. config_load calls it if the file determines the family. */
-int config_resolve(struct config *config, enum model_family family, struct error *err);
+int config_resolve(struct config *config, enum family family, struct error *err);
 
 /* Sets a field to a value as if it were written in the file: for values that the trainer resolves (widths,
  * formats). */
@@ -282,7 +282,7 @@ static inline int config_replicas(const struct config *config, int ranks)
 bool config_frozen(const struct config *config, int64_t depth, int *groups, bool *end);
 
 /* Returns the usual pipeline of that family's towers. */
-enum data_pipeline config_usual_pipeline(enum model_family family);
+enum data_pipeline config_usual_pipeline(enum family family);
 /* Whether the key was written in the file or on the command line. */
 bool config_given(const struct config *config, const char *key);
 /* Returns a key as a user of this configuration writes it: without a teacher, model.KEY for model_s.KEY. */

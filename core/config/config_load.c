@@ -509,17 +509,17 @@ static void first_combination(void *context, const char *key, bool fatal, const 
     report_problem(l, fatal, &e);
 }
 
-int config_resolve(struct config *config, enum model_family family, struct error *err)
+int config_resolve(struct config *config, enum family family, struct error *err)
 {
     int key = config_key_index("model.family");
-    if (config->model.family == MODEL_FAMILY_AUTO) {
+    if (config->model.family == FAMILY_UNKNOWN) {
         config->model.family = family;
         config->origins[key] = (struct config_origin){.from = ORIGIN_RESOLVED};
     }
     if (config->model.family != family) {
         error_set(err, EXIT_CONFIG, "remove model.family, or name the right checkpoint",
                   "model.family is %s, but the checkpoint is of family %s",
-                  model_family_names[config->model.family], model_family_names[family]);
+                  family_names[config->model.family], family_names[family]);
         error_at(err, config->path, config->origins[key].line, config->origins[key].column);
         return EXIT_CONFIG;
     }

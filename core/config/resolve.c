@@ -24,22 +24,22 @@ static const struct family_usual {
 #define GATED        .gated = true
 #define CROPS        .crops = true
 #define USUAL(c, number, name, aliases, pipe, ...)                                                           \
-    [MODEL_FAMILY_##number] = {.pipeline = DATA_PIPELINE_##pipe, __VA_ARGS__},
+    [FAMILY_##number] = {.pipeline = DATA_PIPELINE_##pipe, __VA_ARGS__},
     ALL_FAMILIES(USUAL, )};
 
-static enum model_family arch_family(enum tower_arch arch)
+static enum family arch_family(enum tower_arch arch)
 {
-#define FAMILY_OF(c, name, family, ...) [TOWER_ARCH_##name] = MODEL_FAMILY_##family,
-    static const enum model_family families[] = {PRESETS(FAMILY_OF, )
-                                                     LANGUAGE_PRESETS(FAMILY_OF, )}; /* custom: AUTO */
+#define FAMILY_OF(c, name, family, ...) [TOWER_ARCH_##name] = FAMILY_##family,
+    static const enum family families[] = {PRESETS(FAMILY_OF, )
+                                               LANGUAGE_PRESETS(FAMILY_OF, )}; /* custom: AUTO */
     return families[arch];
 }
 
 /* Returns the family of a tower, as far as the keys determine it; else AUTO. */
-static enum model_family tower_family(const struct config *c, const struct config_tower *t)
+static enum family tower_family(const struct config *c, const struct config_tower *t)
 {
     if (t->family) return t->family;
-    enum model_family family = arch_family(t->arch);
+    enum family family = arch_family(t->arch);
     return family ? family : c->model.family;
 }
 
@@ -52,8 +52,8 @@ bool config_given(const struct config *c, const char *key)
 bool config_reads_tokens(const struct config *c)
 {
     static const bool known[] = {[TRAIN_OBJECTIVE_LANGUAGE] = true, [TRAIN_OBJECTIVE_MASKED] = true};
-    return known[c->train.objective] || (c->train.objective == TRAIN_OBJECTIVE_CLASSIFY &&
-                                         tower_family(c, &c->model_s) == MODEL_FAMILY_BERT);
+    return known[c->train.objective] ||
+           (c->train.objective == TRAIN_OBJECTIVE_CLASSIFY && tower_family(c, &c->model_s) == FAMILY_BERT);
 }
 
 bool config_changed(const struct config *c, const char *name)
@@ -65,7 +65,7 @@ bool config_changed(const struct config *c, const char *name)
     return differs;
 }
 
-enum data_pipeline config_usual_pipeline(enum model_family family) { return usual[family].pipeline; }
+enum data_pipeline config_usual_pipeline(enum family family) { return usual[family].pipeline; }
 
 bool config_accumulates(const struct config *c)
 {
@@ -128,9 +128,8 @@ void resolve_defaults(struct config *c)
 {
     warmup_settle(c);
     factored_settle(c);
-    if (c->model.family == MODEL_FAMILY_AUTO) c->model.family = arch_family(c->model_t.arch);
-    if (c->model.family == MODEL_FAMILY_AUTO &&
-        (!c->model_t.weight[0] || c->model_t.init == TOWER_INIT_RANDOM))
+    if (c->model.family == FAMILY_UNKNOWN) c->model.family = arch_family(c->model_t.arch);
+    if (c->model.family == FAMILY_UNKNOWN && (!c->model_t.weight[0] || c->model_t.init == TOWER_INIT_RANDOM))
         c->model.family = tower_family(c, &c->model_s);
     bool teacher = c->train.objective == TRAIN_OBJECTIVE_DISTILL;
     struct config_tower *towers[] = {&c->model_t, &c->model_s};
@@ -156,7 +155,7 @@ void resolve_defaults(struct config *c)
     if (c->optim.min_lr > c->optim.lr && !config_given(c, "optim.min_lr")) c->optim.min_lr = c->optim.lr / 20;
     if (config_reads_tokens(c)) return; /* the rest is of images */
     if (!c->data.augment && c->data.flip < 0) c->data.flip = 0;
-    if (c->model.family == MODEL_FAMILY_AUTO) return;
+    if (c->model.family == FAMILY_UNKNOWN) return;
     if (c->loss.normalize < 0 && teacher) c->loss.normalize = usual[c->model.family].normalize;
     if (c->data.pipeline == DATA_PIPELINE_AUTO) c->data.pipeline = usual[c->model.family].pipeline;
     bool wide = c->data.pipeline == DATA_PIPELINE_DINOV2;
@@ -172,13 +171,13 @@ static void check_tower(const struct config *c, const struct config_tower *t, co
 {
     char key[64], sentence[200];
     bool student = t == &c->model_s && c->train.objective == TRAIN_OBJECTIVE_DISTILL;
-    enum model_family family = arch_family(t->arch), is = tower_family(c, t),
-                      said = t->family || student ? t->family : c->model.family;
+    enum family family = arch_family(t->arch), is = tower_family(c, t),
+                said = t->family || student ? t->family : c->model.family;
     snprintf(key, sizeof key, "%s.arch", section);
     if (family && said && said != family) {
         snprintf(sentence, sizeof sentence, _("%s is %s, of family %s, but %s says %s"), key,
-                 tower_arch_names[t->arch], model_family_names[family],
-                 t->family ? "model_s.family" : "model.family", model_family_names[said]);
+                 tower_arch_names[t->arch], family_names[family],
+                 t->family ? "model_s.family" : "model.family", family_names[said]);
         bad(context, key, true, "leave the family out", sentence);
     }
     bool apart = config_reads_tokens(c); /* heads times head_dim is not the width */
@@ -401,7 +400,7 @@ void resolve_check(const struct config *c, combination_bad bad, void *context)
     check_tower(c, &c->model_t, "model_t", bad, context);
     check_tower(c, &c->model_s, c->train.objective == TRAIN_OBJECTIVE_DISTILL ? "model_s" : "model", bad,
                 context);
-    enum model_family teacher = c->model.family, student = tower_family(c, &c->model_s);
+    enum family teacher = c->model.family, student = tower_family(c, &c->model_s);
     if (c->loss.tokens == LOSS_TOKENS_CLS_PATCH &&
         ((teacher && !usual[teacher].patch_tokens) || (student && !usual[student].patch_tokens)))
         bad(context, "loss.tokens", true, "use cls", "only dinov2 and dinov3 give patch tokens");

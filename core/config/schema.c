@@ -6,12 +6,11 @@
 #include <string.h>
 
 // clang-format off
-#define CHOICE_SPELLING(number, spelling) spelling,
-#define CHOICE_NAMES(tag, LIST) const char *const tag##_names[] = {LIST(CHOICE_SPELLING) NULL};
 CHOICE_LISTS(CHOICE_NAMES)
+MEOPT_CHOICE_LISTS(CHOICE_NAMES)
 #define CHOICE_SIZE(tag, LIST) \
     _Static_assert(sizeof(enum tag) == sizeof(unsigned), "stored through an unsigned");
-CHOICE_LISTS(CHOICE_SIZE)
+CHOICE_LISTS(CHOICE_SIZE) MODEL_CHOICE_LISTS(CHOICE_SIZE) MEOPT_CHOICE_LISTS(CHOICE_SIZE)
 
 #define WEIGHT_ALIASES "bf16_c4=bf16+4|bf16_c8=bf16+8|bf16_c16=bf16+16"
 
@@ -66,14 +65,14 @@ CHOICE_LISTS(CHOICE_SIZE)
                "activation of an mlp; auto: from config.json or open_clip_config.json next to the "          \
                "checkpoint, else quick_gelu for a TorchScript archive of CLIP, else gelu",                   \
                field.activation),                                                                            \
-        CHOICE(section ".pool", tower_pool, "auto", MODEL_SHAPE,                                             \
+        CHOICE(section ".pool", pool, "auto", MODEL_SHAPE,                                                   \
                "embedding: the class token, the mean of the normalised patches, the norm of the mean of "    \
                "the patches or of all tokens (avg_all), the mean of the patches without the last norm "      \
                "(avg_raw), the mean of the normalised class and distillation tokens, or cls and avg "        \
                "concatenated (cls+avg, as linear heads of DINOv2 read); auto: from arch, the names or that " \
                "file, else cls, and avg without a class token",                                              \
                field.pool),                                                                                  \
-        CHOICE(section ".norm", tower_norm, "auto", MODEL_SHAPE,                                             \
+        CHOICE(section ".norm", norms, "auto", MODEL_SHAPE,                                                  \
                "norms before the branches of a block, after them, or of the sum (bert); auto: from arch or " \
                "that file, else "                                                                            \
                "post for an eva tower 1792 wide (EVA02-CLIP-E), else pre",                                   \
@@ -86,7 +85,7 @@ CHOICE_LISTS(CHOICE_SIZE)
             "side of a patch; 0: from arch or checkpoint", field.patch),                                     \
         INT(section ".pos_grid", "patches", 0, 1024, "0", MODEL_SHAPE,                                       \
             "side of the stored position embedding; 0: from arch or checkpoint", field.pos_grid),            \
-        CHOICE(section ".pos_resize", tower_pos_resize, "auto", MODEL_SHAPE,                                 \
+        CHOICE(section ".pos_resize", pos_resize, "auto", MODEL_SHAPE,                                       \
                "library whose interpolation resizes the positions if image / patch is not pos_grid; auto: "  \
                "the library that wrote the checkpoint",                                                      \
                field.pos_resize),                                                                            \
@@ -111,12 +110,12 @@ CHOICE_LISTS(CHOICE_SIZE)
                "library whose rounding the resize and the crop follow: see IMAGES", field.resize_as)
 
 #define FAMILY_ALIAS(c, number, name, aliases, ...) aliases
-static const char family_aliases[] = ALL_FAMILIES(FAMILY_ALIAS, );
+    static const char family_aliases[] = ALL_FAMILIES(FAMILY_ALIAS, );
 #define RULE_ALIAS(c, number, name, alias, ...) "|" alias "=" name
 static const char rule_aliases[] = OPTIM_RULES(RULE_ALIAS, );
 
 const struct config_key config_keys[] = {
-    CHOICE_ALIAS("model.family", model_family, family_aliases + 1, "auto", MODEL_SHAPE,
+    CHOICE_ALIAS("model.family", family, family_aliases + 1, "auto", MODEL_SHAPE,
                  "model family of both towers (student: see model_s.family); auto: from arch or checkpoint",
                  model.family),
     TOWER("model_t", "teacher", model_t),
@@ -127,7 +126,7 @@ const struct config_key config_keys[] = {
      "in host memory, from which each block is read while the previous one computes",
      false, ENUM_AT(tower_place, model_t.place)},
     TOWER("model_s", "student", model_s),
-    CHOICE_ALIAS("model_s.family", model_family, family_aliases + 1, "auto", MODEL_SHAPE,
+    CHOICE_ALIAS("model_s.family", family, family_aliases + 1, "auto", MODEL_SHAPE,
                  "model family of the student if it differs from the teacher's; auto: from its arch, its "
                  "checkpoint if model.family is auto, else model.family",
                  model_s.family),
@@ -374,7 +373,7 @@ const struct config_key config_keys[] = {
          optim.pure_bf16),
     CHOICE("optim.preset", optim_preset, "balanced", "train plan bench",
            "weights and states together, see meopt-optimizers(7)", optim.preset),
-    CHOICE_ALIAS("optim.name", optim_name, rule_aliases + 1, "apadamw", "train plan bench", "update rule",
+    CHOICE_ALIAS("optim.name", meopt_rule, rule_aliases + 1, "apadamw", "train plan bench", "update rule",
                  optim.name),
     REAL("optim.lr", NULL, 0, 1000, "2.0e-5", "train",
          "peak learning rate; with lora.rank 2.0e-4 if it is not set, as QLoRA (arXiv:2305.14314)", optim.lr),
@@ -408,17 +407,17 @@ const struct config_key config_keys[] = {
     REAL("optim.dampening", NULL, 0, 1, "0", "train", "apsgd only", optim.dampening),
     BOOL("optim.nesterov", "false", "train", "apsgd and muon; muon: true if it is not set", optim.nesterov),
     INT("optim.ns_steps", "steps", 1, 20, "5", "train", "muon only: steps of Newton-Schulz", optim.ns_steps),
-    CHOICE("optim.ns_schedule", optim_ns_schedule, "quintic", "train",
+    CHOICE("optim.ns_schedule", meopt_ns_schedule, "quintic", "train",
            "muon only: coefficients of Newton-Schulz, the published ones in each step or each step's own "
            "(Polar Express, arXiv:2505.16932), with singular values nearer to 1",
            optim.ns_schedule),
-    CHOICE("optim.ns_form", optim_ns_form, "auto", "train plan",
+    CHOICE("optim.ns_form", meopt_ns_form, "auto", "train plan",
            "muon only: direct; gram: steps multiply the square matrix in fp32; auto: gram if one side is 8 "
            "times the other (cards: 40)",
            optim.ns_form),
     CHOICE("optim.ns_precision", optim_ns_precision, "bf16", "train plan",
            "muon only: precision of Newton-Schulz; sums are fp32", optim.ns_precision),
-    CHOICE("optim.adjust_lr", optim_adjust_lr, "rms_match", "train",
+    CHOICE("optim.adjust_lr", meopt_adjust_lr, "rms_match", "train",
            "muon only: factor of the learning rate of a matrix; rms_match: 0.2 sqrt(max(rows, columns)), so "
            "that AdamW's learning rate serves; original: sqrt(max(1, rows / columns)); spectral: without "
            "the limit",

@@ -495,7 +495,7 @@ int preprocess_assign_student(struct config *c, const struct preprocess_found *f
     struct preprocess before = train_preprocess(c, false), is = before;
     struct config_images both = given_of(c, "data", &c->data.images),
                          own = given_of(c, "data_s", &c->data_s.images);
-    enum data_pipeline usual = config_usual_pipeline((enum model_family)student->family);
+    enum data_pipeline usual = config_usual_pipeline(student->family);
     bool says = found->from[0] && !pipeline_given, apart = teacher->family != student->family;
     if (says || (file && apart && !pipeline_given)) {
         is = says ? found->how : *pipeline(usual);

@@ -13,27 +13,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* enum model_family of the schema and enum family of the towers are the same list. */
-#define SAME_FAMILY(c, number, ...)                                                                          \
-    _Static_assert((int)MODEL_FAMILY_##number == (int)FAMILY_##number, "enum model_family is enum family");
-ALL_FAMILIES(SAME_FAMILY, )
-
-_Static_assert((int)TOWER_POOL_AUTO == (int)POOL_USUAL && (int)TOWER_POOL_CLS == (int)POOL_CLS &&
-                   (int)TOWER_POOL_AVG == (int)POOL_AVG && (int)TOWER_POOL_AVG_FIRST == (int)POOL_AVG_FIRST &&
-                   (int)TOWER_POOL_AVG_ALL == (int)POOL_AVG_ALL &&
-                   (int)TOWER_POOL_AVG_RAW == (int)POOL_AVG_RAW &&
-                   (int)TOWER_POOL_CLS_DIST == (int)POOL_CLS_DIST &&
-                   (int)TOWER_POOL_CLS_AVG == (int)POOL_CLS_AVG && (int)TOWER_NORM_AUTO == (int)NORMS_USUAL &&
-                   (int)TOWER_NORM_PRE == (int)NORMS_BEFORE && (int)TOWER_NORM_POST == (int)POST_NORM &&
-                   (int)TOWER_NORM_SUM == (int)SUM_NORM,
-               "enum tower_pool is enum pool, enum tower_norm is enum norms");
-
-_Static_assert((int)TOWER_POS_RESIZE_AUTO == (int)POS_RESIZE_USUAL &&
-                   (int)TOWER_POS_RESIZE_DINOV2 == (int)POS_RESIZE_DINOV2 &&
-                   (int)TOWER_POS_RESIZE_HF == (int)POS_RESIZE_HF &&
-                   (int)TOWER_POS_RESIZE_TIMM == (int)POS_RESIZE_TIMM,
-               "enum tower_pos_resize is enum pos_resize");
-
 static int describe(const struct config *c, const struct config_tower *tower, bool from_file,
                     struct model_shape *g, struct error *err)
 {
@@ -44,8 +23,8 @@ static int describe(const struct config *c, const struct config_tower *tower, bo
     }
     bool from_weights =
         tower == &c->model_s && from_file && !config_given(c, "model.family"); /* read from its file */
-    if (!g->family) g->family = (enum family)tower->family;
-    if (!g->family && !from_weights) g->family = (enum family)c->model.family;
+    if (!g->family) g->family = tower->family;
+    if (!g->family && !from_weights) g->family = c->model.family;
     const struct {
         int64_t *field, given;
     } fields[] = {{&g->width, tower->width},       {&g->depth, tower->depth},
@@ -60,9 +39,9 @@ static int describe(const struct config *c, const struct config_tower *tower, bo
     if (tower->ffn == TOWER_FFN_SWIGLU) g->ffn = 1 + ACTIVATION_SWIGLU;
     if (tower->activation != TOWER_ACTIVATION_AUTO)
         g->ffn = activation_named(tower_activation_names[tower->activation]);
-    g->pos_resize = (enum pos_resize)tower->pos_resize;
-    if (tower->pool) g->pool = (enum pool)tower->pool;
-    if (tower->norm) g->norms = (enum norms)tower->norm;
+    g->pos_resize = tower->pos_resize;
+    if (tower->pool) g->pool = tower->pool;
+    if (tower->norm) g->norms = tower->norm;
     if (tower->norm_eps > 0) g->norm_eps = (float)tower->norm_eps;
     if (tower->tied >= 0) g->tied = tower->tied;
     else if (tower->arch == TOWER_ARCH_CUSTOM) g->tied = g->family == FAMILY_GPT2 || g->family == FAMILY_BERT;
@@ -169,7 +148,7 @@ static int settle_pool(const struct config_tower *tower, const struct sidecar *b
 {
     bool attn_pool = model_shape_parts(g) & PART_ATTN_POOL, known_arch = tower->arch != TOWER_ARCH_CUSTOM;
     if (attn_pool && b->pool_heads) g->pool_heads = b->pool_heads;
-    if (b->pool[0] && tower->pool == TOWER_POOL_AUTO) {
+    if (b->pool[0] && tower->pool == POOL_USUAL) {
         /* a norm after the pooling, and poolings that only the tensor names identify */
         bool named = !known_arch && g->pool >= POOL_AVG_FIRST, surely = named && g->pool > POOL_AVG_FIRST;
         bool says = b->pool_heads || b->map, found = says && attn_pool;
@@ -183,7 +162,7 @@ static int settle_pool(const struct config_tower *tower, const struct sidecar *b
         if (!found && (!named || (b->pool_kind == POOL_CLS && !surely))) g->pool = b->pool_kind;
     }
     bool known = attn_pool ? b->pool_heads > 0 || !family_pool_heads(g->family)
-                           : b->pool[0] || tower->pool != TOWER_POOL_AUTO;
+                           : b->pool[0] || tower->pool != POOL_USUAL;
     if (attn_pool && !known && !known_arch) g->assumed |= ASSUMED_POOL;
     if (known || known_arch) clear_assumed(g, ASSUMED_POOL);
     return 0;
@@ -207,12 +186,12 @@ static int settle_from_files(const struct config_tower *tower, const struct weig
     images->usual = b.image;
     code = prefer_own(tower, &b, &own, err);
     if (code) return code;
-    if (tower->norm == TOWER_NORM_AUTO && b.norms) g->norms = b.norms;
-    if (tower->norm != TOWER_NORM_AUTO || b.norms || known_arch) clear_assumed(g, ASSUMED_NORMS);
+    if (tower->norm == NORMS_USUAL && b.norms) g->norms = b.norms;
+    if (tower->norm != NORMS_USUAL || b.norms || known_arch) clear_assumed(g, ASSUMED_NORMS);
     if (b.heads && !tower->heads && !tower->head_dim && !g->rope_count) g->heads = b.heads;
-    if (own.pos_resize && tower->pos_resize == TOWER_POS_RESIZE_AUTO) g->pos_resize = own.pos_resize;
+    if (own.pos_resize && tower->pos_resize == POS_RESIZE_USUAL) g->pos_resize = own.pos_resize;
     if (g->pos_resize == POS_RESIZE_USUAL) g->pos_resize = b.pos_resize; /* the names do not determine it */
-    if (!model_shape_rotates(g) && (tower->pos_resize != TOWER_POS_RESIZE_AUTO || b.pos_resize || known_arch))
+    if (!model_shape_rotates(g) && (tower->pos_resize != POS_RESIZE_USUAL || b.pos_resize || known_arch))
         clear_assumed(g, ASSUMED_POSITIONS);
     if (b.norm_eps > 0 && tower->norm_eps <= 0) g->norm_eps = (float)b.norm_eps;
     if (b.norm_eps > 0 || tower->norm_eps > 0 || known_arch) clear_assumed(g, ASSUMED_NORM_EPS);
@@ -394,7 +373,7 @@ static int settle_language(struct config *c, bool random, struct model_shape *g,
                          (long long)g->vocabulary);
     code = adapters_settle(c, g, err);
     if (!code && objective_of(c)->classes) code = settle_class_count(c, g, err);
-    return code ? code : config_resolve(c, (enum model_family)g->family, err);
+    return code ? code : config_resolve(c, g->family, err);
 }
 
 /* Determines the shape of a model without a teacher. */
@@ -405,7 +384,7 @@ static int settle_model(struct config *c, bool random, struct model_shape *g, st
     bool pipeline_given = config_given(c, "data.pipeline");
     int code = settle(c, &c->model_s, NULL, random, g, weights, &images, err);
     if (!code && !c->data.image_size) c->data.image_size = g->image;
-    if (!code) code = config_resolve(c, (enum model_family)g->family, err);
+    if (!code) code = config_resolve(c, g->family, err);
     if (!code) code = preprocess_assign(c, &images, pipeline_given, err);
     if (!code) memcpy(c->images_from[1], c->images_from[0], sizeof c->images_from[0]);
     if (!code) code = settle_class_count(c, g, err);
@@ -432,7 +411,7 @@ int experiment_shapes(struct config *c, bool random, struct model_shape *teacher
     if (!code) code = settle(c, &c->model_s, teacher, random, student, student_weights, &images[1], err);
     if (!code && student->family != teacher->family && !c->model_s.family)
         code = config_assign(c, "model_s.family", family_name(student->family), err);
-    if (!code) code = config_resolve(c, (enum model_family)teacher->family, err);
+    if (!code) code = config_resolve(c, teacher->family, err);
     if (!code) code = preprocess_assign(c, &images[0], pipeline_given, err);
     if (!code)
         code = preprocess_assign_student(c, &images[1], pipeline_given, teacher, student,
@@ -472,8 +451,7 @@ int experiment_tower_shape(struct config *c, bool student, struct model_shape *g
         code = settle(c, student ? &c->model_s : &c->model_t, NULL, false, g, weights, &images, err);
         g->classes = 0; /* the embedding, not a classifier's output */
         if (!code && !c->data.image_size) c->data.image_size = g->image;
-        if (!code)
-            code = config_resolve(c, c->model.family ? c->model.family : (enum model_family)g->family, err);
+        if (!code) code = config_resolve(c, c->model.family ? c->model.family : g->family, err);
         if (!code) code = preprocess_assign(c, &images, pipeline_given, err);
         if (!code && student) memcpy(c->images_from[1], c->images_from[0], sizeof c->images_from[0]);
         if (!code && student) code = adapters_settle(c, g, err);

@@ -1,10 +1,10 @@
 /* The model families and their published towers, one row each. Enums, names, choices of the experiment and
- * defaults are generated from them. Macros only: core/config includes no other file of core/model. */
+ * defaults are generated from them. Macros only. */
 #ifndef MEOPT_MODEL_FAMILIES_H
 #define MEOPT_MODEL_FAMILIES_H
 
 /* X(c, number, name, aliases, pipeline, words...), c: passed through.
- *   number     FAMILY_<number> of enum family (shape.h) is MODEL_FAMILY_<number> of the experiment
+ *   number     FAMILY_<number> of enum family (choices.h)
  *   aliases    other key_maps of the name in the experiment: "|OTHER=NAME"
  *   pipeline   the usual data.pipeline
  *   words      core/config/resolve.c's. NORMALIZED: outputs are compared L2-normalised; PATCH_TOKENS: they

@@ -226,12 +226,7 @@ static const struct family_row rows[FAMILY_COUNT] = {
 };
 
 const struct family_row *family_row(enum family family) { return &rows[family]; }
-const char *family_name(enum family family)
-{
-#define NAME(c, number, name, ...) name,
-    static const char *const names[] = {"unknown", FAMILIES(NAME, ) LANGUAGE_FAMILIES(NAME, )};
-    return names[family];
-}
+const char *family_name(enum family family) { return family ? family_names[family] : "unknown"; }
 const char *family_noun(enum family family) { return family_language(&rows[family]) ? "model" : "tower"; }
 const char *family_prefix(enum family family) { return rows[family].prefix; }
 bool family_stores_positions(enum family family) { return rows[family].pos_matrix; }

@@ -164,10 +164,6 @@ static bool read_rope(const char *word, struct rope_of_tokens *r)
 
 int metadata_read(struct metadata_found *found, const struct weights *weights, struct error *err)
 {
-    static const char *const resizes[] = {"", "dinov2", "hf", "timm", NULL};
-    static const char *const pools[] = {"",        "cls",      "avg",     "avg_first", "avg_all",
-                                        "avg_raw", "cls_dist", "cls+avg", NULL},
-                             *const norms[] = {"", "pre", "post", "sum", NULL};
     const char *words[] = {weights_metadata(weights, heads_key),    weights_metadata(weights, activation_key),
                            weights_metadata(weights, resize_key),   weights_metadata(weights, pool_key),
                            weights_metadata(weights, norm_key),     weights_metadata(weights, pool_heads_key),
@@ -176,8 +172,8 @@ int metadata_read(struct metadata_found *found, const struct weights *weights, s
     static const char *const keys[] = {heads_key,      activation_key, resize_key,  pool_key,     norm_key,
                                        pool_heads_key, norm_eps_key,   periods_key, language_key, rope_key};
     long long heads = read_heads(words[0]), pool_heads = read_heads(words[5]);
-    int ffn = words[1] ? activation_named(words[1]) : 0, resize = find_word(resizes, words[2]),
-        pool = find_word(pools, words[3]), norm = find_word(norms, words[4]);
+    int ffn = words[1] ? activation_named(words[1]) : 0, resize = find_word(pos_resize_names, words[2]),
+        pool = find_word(pool_names, words[3]), norm = find_word(norms_names, words[4]);
     char *end = NULL;
     double norm_eps = read_positive(words[6], &end);
     *found = (struct metadata_found){.heads = 0};

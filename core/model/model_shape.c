@@ -5,12 +5,7 @@
 #define GELU   (1 + ACTIVATION_GELU)
 #define SWIGLU (1 + ACTIVATION_SWIGLU)
 
-const char *model_shape_pool(const struct model_shape *g)
-{
-    static const char *const names[] = {"cls",     "cls",     "avg",      "avg_first",
-                                        "avg_all", "avg_raw", "cls_dist", "cls+avg"};
-    return names[g->pool];
-}
+const char *model_shape_pool(const struct model_shape *g) { return pool_names[g->pool ? g->pool : POOL_CLS]; }
 
 /* Default width of a head for a tower's width: the value of all published vision transformers of that width
  * (the 56 of open_clip, EVA, DINOv2, timm, transformers); 0: unknown. Widths that are no multiple of 64 occur

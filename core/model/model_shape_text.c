@@ -27,15 +27,10 @@ int activation_named(const char *name)
     return 0;
 }
 
-const char *pos_resize_name(enum pos_resize resize)
-{
-    static const char *const libraries[] = {"", "dinov2", "hf", "timm"};
-    return libraries[resize];
-}
+const char *pos_resize_name(enum pos_resize resize) { return resize ? pos_resize_names[resize] : ""; }
 const char *model_shape_norms(const struct model_shape *g)
 {
-    static const char *const names[] = {"pre", "pre", "post", "sum"};
-    return names[g->norms];
+    return norms_names[g->norms ? g->norms : NORMS_BEFORE];
 }
 
 static const char *assumed(const struct model_shape *g, int what)

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+MODEL_CHOICE_LISTS(CHOICE_NAMES)
+
 #define GELU   (1 + ACTIVATION_GELU)
 #define SWIGLU (1 + ACTIVATION_SWIGLU)
 #define QUICK  (1 + ACTIVATION_QUICK_GELU)

@@ -7,13 +7,11 @@
 #ifndef MEOPT_MODEL_SHAPE_H
 #define MEOPT_MODEL_SHAPE_H
 
-#include "core/model/families.h"
+#include "core/model/choices.h"
 #include "core/base/error.h"
 #include "core/device/device.h"
 #include "core/weights/weights.h"
 
-#define FAMILY_NUMBER(c, number, ...) FAMILY_##number,
-enum family { FAMILY_UNKNOWN, FAMILIES(FAMILY_NUMBER, ) LANGUAGE_FAMILIES(FAMILY_NUMBER, ) FAMILY_COUNT };
 const char *family_name(enum family family); /* as in model.family; "unknown" */
 const char *family_noun(enum family family); /* for people: "tower" of images, or "model" */
 const char *
@@ -26,30 +24,6 @@ int64_t family_pool_heads(enum family family);
 bool family_has_variants(enum family family); /* of activation and pooling, with the same names and shapes */
 
 enum layerscale { LAYERSCALE_USUAL, LAYERSCALE_WITHOUT, LAYERSCALE_WITH };
-
-/* Bicubic interpolation of the patches' positions, which differs between libraries. */
-enum pos_resize {
-    POS_RESIZE_USUAL,  /* of the family, and of towers with registers */
-    POS_RESIZE_DINOV2, /* the hub without registers: source = (d + .5) grid / (side + .1) - .5, A = -.75 */
-    POS_RESIZE_HF,     /* transformers' Dinov2Model, EVA: (d + .5) grid / side - .5, A = -.75 */
-    POS_RESIZE_TIMM    /* timm, open_clip, the hub with registers: the same with antialias, A = -.5 */
-};
-
-/* Order of a block's norms: pre-norm, x + f(norm(x)), the default, or post-norm, x + norm(f(x))
- * (EVA02-CLIP-E), or the norm of the sum, norm(x + f(x)) (BERT). */
-enum norms { NORMS_USUAL, NORMS_BEFORE, POST_NORM, SUM_NORM };
-
-/* Pooling: the input of the embedding. */
-enum pool {
-    POOL_USUAL,     /* the class token; POOL_AVG of a tower without one */
-    POOL_CLS,       /* the class token after the last norm */
-    POOL_AVG,       /* the mean of the patches after the last norm */
-    POOL_AVG_FIRST, /* the last norm of the patches' mean (CLIPA, timm's fc_norm) */
-    POOL_AVG_ALL,   /* the last norm of the mean of all tokens (EVA-CLIP's use_mean_pooling) */
-    POOL_AVG_RAW,   /* the mean of the patches without the last norm (CLIPForImageClassification) */
-    POOL_CLS_DIST,  /* the mean of the first two tokens after the last norm: class and distillation (DeiT) */
-    POOL_CLS_AVG    /* both POOL_CLS and POOL_AVG, 2 * width (linear heads of DINOv2) */
-};
 
 /* Optional parameters of a family's towers. */
 enum {

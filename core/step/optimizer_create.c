@@ -8,14 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-_Static_assert((int)OPTIM_NS_SCHEDULE_POLAR_EXPRESS == (int)MEOPT_NS_POLAR_EXPRESS &&
-                   (int)OPTIM_NS_FORM_GRAM == (int)MEOPT_NS_GRAM &&
-                   (int)OPTIM_ADJUST_LR_SPECTRAL == (int)MEOPT_ADJUST_SPECTRAL,
-               "keys of muon have libmeopt's numbers");
-#define SAME_RULE(c, number, ...)                                                                            \
-    _Static_assert((int)OPTIM_NAME_##number == (int)MEOPT_##number, "optim.name has libmeopt's numbers");
-OPTIM_RULES(SAME_RULE, )
-
 int trainer_weight_format(enum optim_weights weights)
 {
     static const int formats[] = {[OPTIM_WEIGHTS_AUTO] = -1,

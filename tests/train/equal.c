@@ -248,12 +248,12 @@ static void every_rule_and_format_has_the_bits_of_one_rank(void **state)
                                           "optim.preset=minimal",
                                           "optim.state_m=4bit optim.state_v=4bit"};
     enum { FORMATS = sizeof formats / sizeof *formats };
-    for (int rule = 0; optim_name_names[rule]; rule++)
+    for (int rule = 0; meopt_rule_names[rule]; rule++)
         for (int f = 0; f < FORMATS; f++) {
-            bool lamb = strcmp(optim_name_names[rule], "lamb") == 0;
+            bool lamb = strcmp(meopt_rule_names[rule], "lamb") == 0;
             if (!thorough && !lamb && f != rule % FORMATS) continue;
-            bool fine = f == FORMATS - 1 && optim_name_names[rule] == optim_name_names[MEOPT_SCHEDULE_FREE];
-            char *settings = xasprintf(OF_8 CLIP "optim.name=%s optim.beta2=0.98 %s", optim_name_names[rule],
+            bool fine = f == FORMATS - 1 && meopt_rule_names[rule] == meopt_rule_names[MEOPT_SCHEDULE_FREE];
+            char *settings = xasprintf(OF_8 CLIP "optim.name=%s optim.beta2=0.98 %s", meopt_rule_names[rule],
                                        fine ? "optim.state_m=bf16 optim.state_v=4bit" : formats[f]);
             keeps_the_bits(EVA, settings, f % 2 ? "dist.shard=optimizer" : "dist.shard=parameters", 3);
             if (thorough) keeps_the_bits(EVA, settings, "dist.shard=none", 8);

@@ -53,7 +53,7 @@ static void defaults_are_those_of_the_table(void **state)
     assert_int_equal(config.train.batch_size, 32);
     assert_int_equal(config.train.epochs, 10);
     assert_true(config.optim.lr == 2e-5 && config.optim.beta2 == 0.98 && config.optim.eps == 1e-6);
-    assert_true(config.optim.name == OPTIM_NAME_APADAMW);
+    assert_true(config.optim.name == MEOPT_APADAMW);
     assert_int_equal(config.model_t.dtype, TOWER_DTYPE_BF16);
     assert_int_equal(config.loss.normalize, -1);
     for (int key = 0; key < config_key_count;
@@ -62,10 +62,10 @@ static void defaults_are_those_of_the_table(void **state)
         if (config_keys[key].type == CONFIG_REAL) assert_string_equal(text, config_keys[key].standard);
         free(text);
     }
-    assert_int_equal(config_resolve(&config, MODEL_FAMILY_EVA, &err), 0);
+    assert_int_equal(config_resolve(&config, FAMILY_EVA, &err), 0);
     assert_int_equal(config.loss.normalize, 1);
     assert_int_equal(config.data.pipeline, DATA_PIPELINE_CLIP);
-    assert_int_equal(config_resolve(&config, MODEL_FAMILY_DINOV2, &err), EXIT_CONFIG);
+    assert_int_equal(config_resolve(&config, FAMILY_DINOV2, &err), EXIT_CONFIG);
     config_free(&config);
     for (int key = 0; key < config_key_count; key++) {
         assert_int_equal(config_key_index(config_keys[key].name), key);
@@ -92,7 +92,7 @@ static void values_have_types_and_ranges(void **state)
     assert_int_equal(load_with("optim:\n  lr: 0.5\n", overrides, 7), 0);
     assert_true(config.optim.lr == 1e-3);
     assert_int_equal(config.train.batch_size, 8);
-    assert_int_equal(config.optim.name, OPTIM_NAME_APADAM);
+    assert_int_equal(config.optim.name, MEOPT_APADAM);
     assert_int_equal(config.optim.weights, OPTIM_WEIGHTS_BF16_8);
     assert_int_equal(config.device.memory_limit, 3LL << 29);
     assert_string_equal(path_basename(config.data.root), "~other");
