@@ -20,14 +20,14 @@
 #include <yaml.h>
 #include <zlib.h>
 
-struct fact {
+struct version_fact {
     const char *name;
     char value[96];
 };
 enum { FACTS = 16 };
 
 /* Fills what was known when the program was built, then the libraries it runs with; returns their number. */
-static int read_facts(struct fact all[FACTS])
+static int read_facts(struct version_fact all[FACTS])
 {
     int n = 0, webp = WebPGetDecoderVersion();
     char pcre[64] = "";
@@ -55,7 +55,7 @@ static int read_facts(struct fact all[FACTS])
 static int version_run(const struct arguments *args, struct error *err)
 {
     bool verbose = argument_flag(args, "verbose");
-    struct fact all[FACTS];
+    struct version_fact all[FACTS];
     int count = verbose ? read_facts(all) : 0;
     (void)err;
     if (argument_flag(args, "json")) {

@@ -64,8 +64,7 @@ static const char CLASSIFIER_WEIGHT[] = "classifier.weight";
  * from the metadata of the checkpoint. */
 static int read_description(struct task *t, struct error *err)
 {
-    struct metadata_found own;
-    int code = metadata_read(&own, t->from.model, err);
+    int code = metadata_read(&t->model_shape, t->from.model, err);
     if (code) return code;
     char *path = path_join(t->run, "meta.json"), *text = NULL;
     size_t bytes = 0;
@@ -75,13 +74,6 @@ static int read_description(struct task *t, struct error *err)
     t->classes = json_incref(json_object_get(meta, "classes"));
     t->model_shape.classes = t->no_head ? 0 : CLASSES_UNKNOWN; /* of the checkpoint's classifier */
     t->model_shape.heads = (int64_t)json_integer_value(json_object_get(meta, "student_heads"));
-    t->model_shape.pos_resize = own.pos_resize;
-    t->model_shape.pool = own.pool;
-    t->model_shape.norms = own.norms;
-    t->model_shape.pool_heads = own.pool_heads;
-    t->model_shape.norm_eps = (float)own.norm_eps;
-    t->model_shape.rope_count = own.rope_count;
-    memcpy(t->model_shape.rope_periods, own.rope_periods, sizeof own.rope_periods);
     t->described = activation && t->model_shape.heads > 0;
     if (activation && activation_named(activation)) t->model_shape.ffn = activation_named(activation);
     if (!t->model_shape.heads) t->model_shape.heads = 1; /* names and shapes are independent of it */

@@ -245,12 +245,12 @@ int export_language_write(const char *directory, const struct model_shape *g, co
     json_t *from = NULL;
     bool found = false;
     if (!original[0] || language_config_read(&began, original, &ignored))
-        began = (struct language_config){.family = FAMILY_UNKNOWN};
+        began = (struct language_config){.type = ""};
     const struct class_of *class = class_of(g, began.type);
     if (!class)
         return error_set(err, EXIT_CONFIG, "use --format pt or safetensors",
                          "transformers has no class for a %s model with these parts", family_name(g->family));
-    if (began.family) (void)sidecar_object(&from, original, "config.json", &ignored);
+    if (began.says.family) (void)sidecar_object(&from, original, "config.json", &ignored);
     if (original[0] && file_absent(original))
         log_warn("%s is gone: its tokenizer and special tokens are not exported", original);
     json_t *o = json_pack("{s:[s], s:s, s:I, s:b, s:s}", "architectures", class->name, "model_type",

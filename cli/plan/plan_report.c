@@ -258,9 +258,9 @@ static json_t *tower_json(const struct model_shape *shape, int64_t parameters)
     return json_pack(
         "{s:s, s:I, s:I, s:I, s:b, s:s, s:b, s:I, s:I, s:I}", "family", family_name(shape->family), "width",
         (json_int_t)shape->width, "depth", (json_int_t)shape->depth, "heads", (json_int_t)shape->heads,
-        "heads_assumed", (shape->assumed & ASSUMED_HEADS) != 0, "activation", model_shape_activation(shape),
-        "activation_assumed", (shape->assumed & ASSUMED_ACTIVATION) != 0, "image_pixels",
-        (json_int_t)shape->image, "out", (json_int_t)shape->out, "parameters", (json_int_t)parameters);
+        "heads_assumed", fact_assumed(shape, FACT_HEADS), "activation", model_shape_activation(shape),
+        "activation_assumed", fact_assumed(shape, FACT_ACTIVATION), "image_pixels", (json_int_t)shape->image,
+        "out", (json_int_t)shape->out, "parameters", (json_int_t)parameters);
 }
 
 static void add_model(json_t *root, const struct plan_report *r)

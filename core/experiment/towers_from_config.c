@@ -13,168 +13,167 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Sets the properties that keys of the tower give; 0 and auto: not given. */
+static void take_keys(const struct config *c, const struct config_tower *tower, struct model_shape *g)
+{
+    bool tokens = objective_of(c)->tokens;
+    for (enum fact f = 0; f < FACT_VALUES; f++) {
+        char name[48];
+        snprintf(name, sizeof name, "%s.%s", tower == &c->model_t ? "model_t" : "model_s", fact_rows[f].name);
+        int key = config_key_index(name);
+        if (key < 0 || f == FACT_ACTIVATION || (f == FACT_HEAD_DIM && !tokens)) continue;
+        const void *at = (const char *)c + config_keys[key].offset;
+        double value = config_keys[key].type == CONFIG_INT    ? (double)*(const int64_t *)at
+                       : config_keys[key].type == CONFIG_REAL ? *(const double *)at
+                                                              : *(const unsigned *)at;
+        if (value > 0) fact_set(g, f, value, SOURCE_KEY);
+    }
+    if (tower->ffn == TOWER_FFN_MLP && !tokens) g->ffn = family_ffn(g->family);
+    if (tower->ffn == TOWER_FFN_SWIGLU) g->ffn = 1 + ACTIVATION_SWIGLU;
+    if (tower->activation != TOWER_ACTIVATION_AUTO)
+        fact_set(g, FACT_ACTIVATION, activation_named(tower_activation_names[tower->activation]), SOURCE_KEY);
+    if (tower->head_dim && !tokens)
+        g->facts.from[FACT_HEADS] = SOURCE_KEY; /* model_shape_check divides by it */
+}
+
 static int describe(const struct config *c, const struct config_tower *tower, bool from_file,
                     struct model_shape *g, struct error *err)
 {
+    static const int unshown = FACT_BIT(ACTIVATION) | FACT_BIT(POOL) | FACT_BIT(NORM) | FACT_BIT(NORM_EPS);
     memset(g, 0, sizeof *g);
     if (tower->arch != TOWER_ARCH_CUSTOM) {
         int code = model_shape_preset(tower_arch_names[tower->arch], g, err);
         if (code) return code;
+        g->pos_resize = POS_RESIZE_USUAL; /* of the checkpoint's library */
+        for (enum fact f = 0; f < FACT_VALUES; f++)
+            if (fact_value(g, f) > 0 || (unshown & 1 << f && !objective_of(c)->tokens))
+                g->facts.from[f] = SOURCE_PRESET;
     }
     bool from_weights =
         tower == &c->model_s && from_file && !config_given(c, "model.family"); /* read from its file */
     if (!g->family) g->family = tower->family;
     if (!g->family && !from_weights) g->family = c->model.family;
-    const struct {
-        int64_t *field, given;
-    } fields[] = {{&g->width, tower->width},       {&g->depth, tower->depth},
-                  {&g->heads, tower->heads},       {&g->hidden, tower->hidden},
-                  {&g->out, tower->out},           {&g->patch, tower->patch},
-                  {&g->pos_grid, tower->pos_grid}, {&g->vocabulary, tower->vocabulary},
-                  {&g->context, tower->context},   {&g->kv_heads, tower->kv_heads},
-                  {&g->window, tower->window}};
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        if (fields[i].given) *fields[i].field = fields[i].given;
-    if (tower->ffn == TOWER_FFN_MLP && !objective_of(c)->tokens) g->ffn = family_ffn(g->family);
-    if (tower->ffn == TOWER_FFN_SWIGLU) g->ffn = 1 + ACTIVATION_SWIGLU;
-    if (tower->activation != TOWER_ACTIVATION_AUTO)
-        g->ffn = activation_named(tower_activation_names[tower->activation]);
-    g->pos_resize = tower->pos_resize;
-    if (tower->pool) g->pool = tower->pool;
-    if (tower->norm) g->norms = tower->norm;
-    if (tower->norm_eps > 0) g->norm_eps = (float)tower->norm_eps;
+    take_keys(c, tower, g);
     if (tower->tied >= 0) g->tied = tower->tied;
     else if (tower->arch == TOWER_ARCH_CUSTOM) g->tied = g->family == FAMILY_GPT2 || g->family == FAMILY_BERT;
-    if (tower->rope_theta > 0) g->rope.theta = tower->rope_theta;
-    if (objective_of(c)->tokens) g->head_dim = tower->head_dim ? tower->head_dim : g->head_dim;
     if (objective_of(c)->classes) g->classes = tower->classes ? tower->classes : CLASSES_UNKNOWN;
     return 0;
 }
 
-static void clear_assumed(struct model_shape *g, int what) { g->assumed &= ~what; }
-
-static int refuse_difference(const struct sidecar *b, const char *key, const char *says, const char *own,
-                             struct error *err)
+/* Names the source of a property that the tensors leave open. */
+static void settled(struct model_shape *g, enum fact fact, enum fact_source from)
 {
-    char hint[160];
-    snprintf(hint, sizeof hint, _("correct the file that is wrong, or set %s"), key);
-    return error_set(err, EXIT_CONFIG, hint, "%s has %s %s, the metadata in the weights %s", b->name, key,
-                     says, own);
+    if (fact_assumed(g, fact)) g->facts.from[fact] = (unsigned char)from;
+}
+
+/* Returns the source of a value of the sidecar config in which those of the metadata are. */
+static enum fact_source source_of(const struct sidecar *b, enum fact fact)
+{
+    return b->says.facts.from[fact] ? SOURCE_METADATA : SOURCE_SIDECAR;
 }
 
 /* The file's own metadata take the place of a sidecar config's values. Where a sidecar config has another
- * value, it was edited or belongs to another tower: without a key, nothing says which is right. */
-static int prefer_own(const struct config_tower *tower, struct sidecar *b, const struct metadata_found *own,
+ * value, it was edited or belongs to another tower: without a key, nothing says which is right. Pooling and
+ * resizing of positions have other words in each library. */
+static int prefer_own(const struct model_shape *g, struct sidecar *b, const struct model_shape *own,
                       struct error *err)
 {
-    char says[48], is[48];
-    snprintf(says, sizeof says, "%lld", (long long)b->heads);
-    snprintf(is, sizeof is, "%lld", (long long)own->heads);
-    if (b->heads && own->heads && b->heads != own->heads && !tower->heads)
-        return refuse_difference(b, "heads", says, is, err);
-    snprintf(says, sizeof says, "%g", b->norm_eps);
-    snprintf(is, sizeof is, "%g", own->norm_eps);
-    if (b->norm_eps > 0 && own->norm_eps > 0 && fabs(b->norm_eps - own->norm_eps) > 1e-5 * own->norm_eps &&
-        !(tower->norm_eps > 0))
-        return refuse_difference(b, "norm_eps", says, is, err);
-    if (b->ffn && own->ffn && b->ffn != own->ffn && tower->activation == TOWER_ACTIVATION_AUTO)
-        return refuse_difference(b, "activation", b->activation,
-                                 model_shape_activation(&(struct model_shape){.ffn = own->ffn}), err);
-    if (own->heads) b->heads = own->heads;
-    if (own->ffn) {
-        b->ffn = own->ffn;
-        snprintf(b->activation, sizeof b->activation, _("its own"));
+    static const enum fact facts[] = {FACT_HEADS,      FACT_NORM_EPS, FACT_ACTIVATION, FACT_NORM,
+                                      FACT_POOL_HEADS, FACT_POOL,     FACT_POS_RESIZE};
+    for (size_t i = 0; i < sizeof facts / sizeof *facts; i++) {
+        enum fact f = facts[i];
+        char says[FACT_TEXT], is[FACT_TEXT], hint[160];
+        bool own_words = f == FACT_POOL || f == FACT_POS_RESIZE;
+        if (!own_words && g->facts.from[f] != SOURCE_KEY && fact_differs(&b->says, own, f)) {
+            if (f == FACT_POOL_HEADS) snprintf(hint, sizeof hint, _("correct the file that is wrong"));
+            else
+                snprintf(hint, sizeof hint, _("correct the file that is wrong, or set %s"),
+                         fact_rows[f].name);
+            return error_set(err, EXIT_CONFIG, hint, "%s has %s %s, the metadata in the weights %s", b->name,
+                             fact_rows[f].name, fact_text(&b->says, f, false, says),
+                             fact_text(own, f, false, is));
+        }
+        fact_take(&b->says, f, own, SOURCE_METADATA);
     }
-    if (own->pool) {
-        b->pool_kind = own->pool;
-        snprintf(b->pool, sizeof b->pool, _("its own"));
-    }
-    if (own->norms) b->norms = own->norms;
-    if (own->pool_heads) b->pool_heads = own->pool_heads;
-    if (own->pos_resize) b->pos_resize = own->pos_resize;
-    if (own->norm_eps > 0) b->norm_eps = own->norm_eps;
+    if (own->ffn) snprintf(b->activation, sizeof b->activation, "%s", model_shape_activation(own));
+    if (own->pool) snprintf(b->pool, sizeof b->pool, "%s", model_shape_pool(own));
     return 0;
 }
 
 /* The frequencies of rotary positions, where the tensors do not hold them. */
-static int settle_rotation(const struct sidecar *b, const struct metadata_found *own, struct model_shape *g,
+static int settle_rotation(const struct sidecar *b, const struct model_shape *own, struct model_shape *g,
                            struct error *err)
 {
-    if (own->heads) clear_assumed(g, ASSUMED_POSITIONS); /* written by meopt */
+    if (own->heads) settled(g, FACT_POS_RESIZE, SOURCE_METADATA); /* written by meopt */
     if (g->rope_count || !model_shape_rotates(g)) return 0;
     if (own->rope_count) {
         g->rope_count = own->rope_count;
         memcpy(g->rope_periods, own->rope_periods, sizeof g->rope_periods);
         return 0;
     }
-    if (b->rotary) clear_assumed(g, ASSUMED_POSITIONS);
-    double usual = family_rope_theta(g->family);
-    if (!(b->rope_theta > 0) || fabs(b->rope_theta - usual) < 1e-6 * usual) return 0;
+    if (b->rotary) settled(g, FACT_POS_RESIZE, SOURCE_SIDECAR);
+    double usual = family_rope_theta(g->family), says = b->says.rope.theta;
+    if (!(says > 0) || fabs(says - usual) < 1e-6 * usual) return 0;
     int64_t count = g->heads ? g->width / g->heads / 4 : 0;
     if (family_has_variants(g->family) || usual > 100 || count < 1 || count > ROPE_MAX_PERIODS)
         return error_set(err, EXIT_CONFIG, "use a checkpoint of another architecture",
-                         "%s says a rotary base of %g, a %s tower has %g", b->name, b->rope_theta,
+                         "%s says a rotary base of %g, a %s tower has %g", b->name, says,
                          family_name(g->family), usual);
     g->rope_count = (int)count;
-    for (int64_t i = 0; i < count; i++)
-        g->rope_periods[i] = powf((float)b->rope_theta, (float)i / (float)count);
+    for (int64_t i = 0; i < count; i++) g->rope_periods[i] = powf((float)says, (float)i / (float)count);
     return 0;
 }
 
-static int settle_activation(const struct config_tower *tower, const struct sidecar *b,
-                             const struct weights *weights, struct model_shape *g, struct error *err)
+static int settle_activation(const struct sidecar *b, const struct weights *weights, struct model_shape *g,
+                             struct error *err)
 {
     bool mlp = g->ffn != 1 + ACTIVATION_SWIGLU;
-    if (tower->activation != TOWER_ACTIVATION_AUTO || tower->arch != TOWER_ARCH_CUSTOM) {
-        clear_assumed(g, ASSUMED_ACTIVATION);
-        if (tower->activation != TOWER_ACTIVATION_AUTO) return 0;
-    }
+    if (g->facts.from[FACT_ACTIVATION] == SOURCE_KEY) return 0;
     if (b->activation[0] && mlp) {
-        if (!b->ffn)
+        if (!b->says.ffn)
             return error_set(err, EXIT_CONFIG, "gelu, gelu_tanh and quick_gelu are known",
                              "the activation in %s is %s, which no tower here has", b->name, b->activation);
-        g->ffn = b->ffn;
-        clear_assumed(g, ASSUMED_ACTIVATION);
-    } else if (b->activation[0]) clear_assumed(g, ASSUMED_ACTIVATION);
+        fact_set(g, FACT_ACTIVATION, b->says.ffn, source_of(b, FACT_ACTIVATION));
+    } else if (b->activation[0]) settled(g, FACT_ACTIVATION, source_of(b, FACT_ACTIVATION));
     /* OpenAI's CLIP comes as a TorchScript archive, and all of it has quick GELU */
-    if (mlp && g->assumed & ASSUMED_ACTIVATION && family_has_variants(g->family) &&
+    if (mlp && fact_assumed(g, FACT_ACTIVATION) && family_has_variants(g->family) &&
         strcmp(weights_format(weights), "torchscript") == 0)
         g->ffn = 1 + ACTIVATION_QUICK_GELU;
     return 0;
 }
 
-static int settle_pool(const struct config_tower *tower, const struct sidecar *b, struct model_shape *g,
-                       struct error *err)
+static int settle_pool(const struct sidecar *b, bool known_arch, struct model_shape *g, struct error *err)
 {
-    bool attn_pool = model_shape_parts(g) & PART_ATTN_POOL, known_arch = tower->arch != TOWER_ARCH_CUSTOM;
-    if (attn_pool && b->pool_heads) g->pool_heads = b->pool_heads;
-    if (b->pool[0] && tower->pool == POOL_USUAL) {
+    bool attn_pool = model_shape_parts(g) & PART_ATTN_POOL, key = g->facts.from[FACT_POOL] == SOURCE_KEY;
+    enum fact_source from = source_of(b, FACT_POOL);
+    if (attn_pool) fact_take(g, FACT_POOL_HEADS, &b->says, source_of(b, FACT_POOL_HEADS));
+    if (b->pool[0] && !key) {
         /* a norm after the pooling, and poolings that only the tensor names identify */
         bool named = !known_arch && g->pool >= POOL_AVG_FIRST, surely = named && g->pool > POOL_AVG_FIRST;
-        bool says = b->pool_heads || b->map, found = says && attn_pool;
+        bool says = b->says.pool_heads || b->map, found = says && attn_pool;
         if (says && !found)
             return error_set(err, EXIT_CONFIG, "use the configuration file of this checkpoint",
                              "the pooling in %s is %s, but the checkpoint has no such part", b->name,
                              b->pool);
-        if (!b->pool_kind && !found)
+        if (!b->says.pool && !found)
             return error_set(err, EXIT_CONFIG, "set pool to one of those in meopt.yaml(5)",
                              "the pooling in %s is %s, which no tower here has", b->name, b->pool);
-        if (!found && (!named || (b->pool_kind == POOL_CLS && !surely))) g->pool = b->pool_kind;
+        if (!found && (!named || (b->says.pool == POOL_CLS && !surely)))
+            fact_set(g, FACT_POOL, b->says.pool, from);
     }
-    bool known = attn_pool ? b->pool_heads > 0 || !family_pool_heads(g->family)
-                           : b->pool[0] || tower->pool != POOL_USUAL;
-    if (attn_pool && !known && !known_arch) g->assumed |= ASSUMED_POOL;
-    if (known || known_arch) clear_assumed(g, ASSUMED_POOL);
+    bool known = attn_pool ? b->says.pool_heads > 0 || !family_pool_heads(g->family) : b->pool[0] || key;
+    if (attn_pool && !known && !known_arch) g->facts.from[FACT_POOL] = SOURCE_ASSUMED;
+    if (known) settled(g, FACT_POOL, from);
     return 0;
 }
 
-/* Settles settings that the tensors do not determine: from the keys, else from the file's metadata
+/* Settles properties that the tensors do not determine: from the keys, else from the file's metadata
  * (written by meopt), else from its sidecar config, else assumed and reported. */
 static int settle_from_files(const struct config_tower *tower, const struct weights *weights,
                              struct model_shape *g, struct preprocess_found *images, struct error *err)
 {
     struct sidecar b;
-    struct metadata_found own;
+    struct model_shape own;
     bool known_arch = tower->arch != TOWER_ARCH_CUSTOM;
     int code = sidecar_read(&b, tower->weight, g, err);
     if (!code) code = preprocess_read(images, &b, tower->weight, weights, err);
@@ -183,20 +182,20 @@ static int settle_from_files(const struct config_tower *tower, const struct weig
     if (b.odd[0])
         return error_set(err, EXIT_CONFIG, "use a checkpoint of another architecture",
                          "%s says %s, which no tower here has", b.name, b.odd);
-    images->usual = b.image;
-    code = prefer_own(tower, &b, &own, err);
+    images->usual = b.says.image;
+    code = prefer_own(g, &b, &own, err);
     if (code) return code;
-    if (tower->norm == NORMS_USUAL && b.norms) g->norms = b.norms;
-    if (tower->norm != NORMS_USUAL || b.norms || known_arch) clear_assumed(g, ASSUMED_NORMS);
-    if (b.heads && !tower->heads && !tower->head_dim && !g->rope_count) g->heads = b.heads;
-    if (own.pos_resize && tower->pos_resize == POS_RESIZE_USUAL) g->pos_resize = own.pos_resize;
-    if (g->pos_resize == POS_RESIZE_USUAL) g->pos_resize = b.pos_resize; /* the names do not determine it */
-    if (!model_shape_rotates(g) && (tower->pos_resize != POS_RESIZE_USUAL || b.pos_resize || known_arch))
-        clear_assumed(g, ASSUMED_POSITIONS);
-    if (b.norm_eps > 0 && tower->norm_eps <= 0) g->norm_eps = (float)b.norm_eps;
-    if (b.norm_eps > 0 || tower->norm_eps > 0 || known_arch) clear_assumed(g, ASSUMED_NORM_EPS);
-    code = settle_activation(tower, &b, weights, g, err);
-    if (!code) code = settle_pool(tower, &b, g, err);
+    fact_take(g, FACT_NORM, &b.says, source_of(&b, FACT_NORM));
+    fact_take(g, FACT_NORM_EPS, &b.says, source_of(&b, FACT_NORM_EPS));
+    if (!g->rope_count) fact_take(g, FACT_HEADS, &b.says, source_of(&b, FACT_HEADS));
+    unsigned char positions = g->facts.from[FACT_POS_RESIZE];
+    if (own.pos_resize || !g->pos_resize) /* the names may determine it */
+        fact_take(g, FACT_POS_RESIZE, &b.says, source_of(&b, FACT_POS_RESIZE));
+    if (model_shape_rotates(g)) g->facts.from[FACT_POS_RESIZE] = positions; /* settle_rotation */
+    else if (b.says.pos_resize || known_arch)
+        settled(g, FACT_POS_RESIZE, b.says.pos_resize ? SOURCE_SIDECAR : SOURCE_PRESET);
+    code = settle_activation(&b, weights, g, err);
+    if (!code) code = settle_pool(&b, known_arch, g, err);
     return code ? code : settle_rotation(&b, &own, g, err);
 }
 
@@ -255,13 +254,9 @@ static int check_tokens(const struct config_tower *tower, const struct model_sha
     return 0;
 }
 
-/* The keys of a language model replace values of its file, and these replace the values of arch. */
-static int settle_tokens(const struct config_tower *tower, struct model_shape *g, struct error *err)
+/* Refuses another head than the checkpoint's. */
+static int check_tied(const struct config_tower *tower, const struct model_shape *g, struct error *err)
 {
-    if (!(tower->norm_eps > 0) && g->said.norm_eps > 0) g->norm_eps = g->said.norm_eps;
-    if (tower->window) g->window = tower->window;
-    if (tower->rope_theta > 0) g->rope.theta = tower->rope_theta;
-    if (tower->rope_theta > 0) clear_assumed(g, ASSUMED_POSITIONS);
     if (tower->tied < 0 || (tower->tied > 0) == g->tied) return 0;
     return error_set(err, EXIT_CONFIG, "leave model.tied out",
                      "model.tied is %s, but the head of the checkpoint is %s", g->tied ? "false" : "true",
@@ -310,7 +305,7 @@ static int settle(struct config *c, const struct config_tower *tower, const stru
     if (!code) code = check_kind(c, g, err);
     bool tokens = objective_of(c)->tokens; /* the rest is of images */
     if (!code && tokens) code = check_tokens(tower, g, err);
-    if (!code && tokens) code = settle_tokens(tower, g, err);
+    if (!code && tokens) code = check_tied(tower, g, err);
     if (!code && !tokens) code = settle_from_files(tower, *weights, g, images, err);
     if (!code && !tokens) code = size_of_file(c, size, images, teacher, g, err);
     if (!code) code = model_shape_check(g, tower->head_dim, err);

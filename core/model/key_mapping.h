@@ -31,7 +31,7 @@ struct key_mapping {
     bool rope;                  /* every block may have tables of cosines and sines */
     const char *zero;           /* has no effect if it is 0; otherwise the layer before it is a classifier */
     bool head;                  /* head.* may be a classifier */
-    int settles;                /* ASSUMED_...: properties that are equal in all classes with these names */
+    int settles;                /* FACT_BIT(...): properties that are equal in all classes with these names */
     float norm_eps;             /* default epsilon of the norms; 0: the family's */
     int ffn;                    /* default activation of an mlp, 1 + enum activation; 0: the family's */
     bool conv1d;      /* matrices of blocks are stored (in, out), as transformers' Conv1D has them */

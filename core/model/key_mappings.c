@@ -23,7 +23,7 @@
 #define HF_VIT                                                                                               \
     .family = FAMILY_DINOV2, .towers = {"vit.", "deit.", ""}, .ignored = {"pooler."},                        \
     .pos_resize = POS_RESIZE_HF, .norm_eps = 1e-12f,                                                         \
-    .settles = ASSUMED_POOL | ASSUMED_NORMS | ASSUMED_POSITIONS
+    .settles = FACT_BIT(POOL) | FACT_BIT(NORM) | FACT_BIT(POS_RESIZE)
 
 /* Names of the saved file, and of the model in memory under transformers 5. */
 #define HF_VIT_SAVED(distillation)                                                                           \
@@ -64,7 +64,7 @@
 #define HF_SIGLIP                                                                                            \
     .towers = {"vision_model.", ""}, .block_prefix = "encoder.layers.", .convolves = true,                   \
     .pos_resize = POS_RESIZE_HF, .ffn = 1 + ACTIVATION_GELU_TANH, .ignored = {"embeddings.position_ids"},    \
-    .settles = ASSUMED_POOL | ASSUMED_NORMS | ASSUMED_POSITIONS
+    .settles = FACT_BIT(POOL) | FACT_BIT(NORM) | FACT_BIT(POS_RESIZE)
 
 #define DINOV3_TRANSFORMERS(blocks)                                                                          \
     .block_prefix = blocks,                                                                                  \
@@ -86,7 +86,7 @@
              [ROLE_LS2] = "layer_scale2.lambda1"},                                                           \
     .swiglu = {"mlp.gate_proj.weight|mlp.up_proj.weight", "mlp.gate_proj.bias|mlp.up_proj.bias",             \
                "mlp.down_proj.weight", "mlp.down_proj.bias"},                                                \
-    .batched = true, .gate_varies = true, .settles = ASSUMED_POOL | ASSUMED_NORMS
+    .batched = true, .gate_varies = true, .settles = FACT_BIT(POOL) | FACT_BIT(NORM)
 
 /* torchvision's VisionTransformer; the names of its feed-forward changed once. It resizes positions with
  * aligned corners, which is not supported here: at a different size timm's resize is used, with a warning. */
@@ -114,7 +114,7 @@
                  [ROLE_NORM_W] = "encoder.ln.weight",                                                        \
                  [ROLE_NORM_B] = "encoder.ln.bias"},                                                         \
         .ignored = {"heads."}, .pos_resize = POS_RESIZE_TIMM,                                                \
-        .settles = ASSUMED_ACTIVATION | ASSUMED_POOL | ASSUMED_NORMS | ASSUMED_NORM_EPS, __VA_ARGS__         \
+        .settles = FACT_BIT(ACTIVATION) | FACT_BIT(POOL) | FACT_BIT(NORM) | FACT_BIT(NORM_EPS), __VA_ARGS__  \
     }
 
 /* The decoders of transformers. */
@@ -166,12 +166,12 @@ const struct key_mapping key_mappings[] = {
      .keys = {[ROLE_POOL_QKV_W] = "attn_pool.q.weight|attn_pool.kv.weight*2",
               [ROLE_POOL_QKV_B] = "attn_pool.q.bias|attn_pool.kv.bias*2"},
      .ffn = 1 + ACTIVATION_GELU,
-     .settles = ASSUMED_POOL | ASSUMED_POSITIONS,
+     .settles = FACT_BIT(POOL) | FACT_BIT(POS_RESIZE),
      .library = 1 + LIBRARY_TIMM,
      .classifier_as = "head."},
     {.family = FAMILY_SIGLIP,
      .probes = {"patch_embed.proj.weight", "attn_pool.latent", "attn_pool.qkv.weight"},
-     .settles = ASSUMED_POOL},
+     .settles = FACT_BIT(POOL)},
     /* transformers: DINOv3ViTModel */
     {.family = FAMILY_DINOV3,
      .towers = {""},
@@ -200,15 +200,15 @@ const struct key_mapping key_mappings[] = {
      .probes = {"storage_tokens", "blocks.0.attn.qkv.bias", "blocks.0.attn.qkv.bias_mask"},
      .keys = {[ROLE_Q_B] = "attn.qkv.bias@0/3", [ROLE_V_B] = "attn.qkv.bias@2/3"},
      .swiglu = {"mlp.w1.weight|mlp.w2.weight", "mlp.w1.bias|mlp.w2.bias", "mlp.w3.weight", "mlp.w3.bias"},
-     .settles = ASSUMED_POOL | ASSUMED_NORMS},
+     .settles = FACT_BIT(POOL) | FACT_BIT(NORM)},
     {.family = FAMILY_DINOV3, /* without these biases: ViT-7B */
      .probes = {"storage_tokens", "blocks.0.mlp.w1.weight"},
      .swiglu = {"mlp.w1.weight|mlp.w2.weight", "mlp.w1.bias|mlp.w2.bias", "mlp.w3.weight", "mlp.w3.bias"},
-     .settles = ASSUMED_POOL | ASSUMED_NORMS},
+     .settles = FACT_BIT(POOL) | FACT_BIT(NORM)},
     {.family = FAMILY_DINOV3,
      .probes = {"blocks.0.ls1.gamma", "cls_token"},
      .absent = "pos_embed",
-     .settles = ASSUMED_POOL | ASSUMED_NORMS},
+     .settles = FACT_BIT(POOL) | FACT_BIT(NORM)},
     /* timm: eva02_*, inside open_clip, too */
     {.family = FAMILY_EVA,
      .towers = {"visual.", "visual.trunk."},
@@ -231,20 +231,20 @@ const struct key_mapping key_mappings[] = {
      .probes = {"blocks.0.attn.q_proj.weight", "blocks.0.attn.q_bias"},
      .keys = {EVA_SPLIT},
      .swiglu = {"mlp.w1.weight|mlp.w2.weight", "mlp.w1.bias|mlp.w2.bias", "mlp.w3.weight", "mlp.w3.bias"},
-     .settles = ASSUMED_POOL,
+     .settles = FACT_BIT(POOL),
      .rope = true},
     {.family = FAMILY_EVA,
      .fc_norm = true,
      .all_tokens = true,
      .probes = {"blocks.0.attn.q_bias", "blocks.0.mlp.w1.weight"},
      .swiglu = {"mlp.w1.weight|mlp.w2.weight", "mlp.w1.bias|mlp.w2.bias", "mlp.w3.weight", "mlp.w3.bias"},
-     .settles = ASSUMED_POOL,
+     .settles = FACT_BIT(POOL),
      .rope = true},
     {.family = FAMILY_EVA,
      .fc_norm = true,
      .all_tokens = true,
      .probes = {"blocks.0.attn.q_bias", "blocks.0.mlp.w12.weight"},
-     .settles = ASSUMED_POOL},
+     .settles = FACT_BIT(POOL)},
     {.family =
          FAMILY_EVA, /* timm's inside open_clip, too: EVA01-g-14. A gated one has the plain one's names */
      .towers = {"visual.", "visual.trunk."},
@@ -257,7 +257,7 @@ const struct key_mapping key_mappings[] = {
      .rope = true},
     {.family = FAMILY_OPENCLIP,
      .probes = {"class_embedding", "conv1.weight"},
-     .settles = ASSUMED_NORMS | ASSUMED_POSITIONS},
+     .settles = FACT_BIT(NORM) | FACT_BIT(POS_RESIZE)},
     /* transformers: CLIPModel, CLIPVisionModel, CLIPVisionModelWithProjection */
     {.family = FAMILY_OPENCLIP,
      .towers = {"vision_model.", ""},
@@ -270,14 +270,14 @@ const struct key_mapping key_mappings[] = {
      .written = "vision_model.",
      .scaleless = true,
      .pos_resize = POS_RESIZE_HF,
-     .settles = ASSUMED_POOL | ASSUMED_NORMS | ASSUMED_POSITIONS,
+     .settles = FACT_BIT(POOL) | FACT_BIT(NORM) | FACT_BIT(POS_RESIZE),
      .classifier = "classifier.weight", /* CLIPForImageClassification */
      .classifier_pool = POOL_AVG_RAW,
      .ignored = {"embeddings.position_ids"}},
     /* transformers: Dinov2Model in memory under transformers 5: torch.save(model.state_dict()) */
     {.family = FAMILY_DINOV2,
      .pos_resize = POS_RESIZE_HF,
-     .settles = ASSUMED_POOL | ASSUMED_NORMS | ASSUMED_POSITIONS,
+     .settles = FACT_BIT(POOL) | FACT_BIT(NORM) | FACT_BIT(POS_RESIZE),
      .towers = {"dinov2.", "dinov2_with_registers.", ""},
      .probes = {"embeddings.cls_token", "encoder.layer.0.layer_scale1.lambda1",
                 "encoder.layer.0.attention.q_proj.weight"},
@@ -290,7 +290,7 @@ const struct key_mapping key_mappings[] = {
     /* transformers: Dinov2Model, and with a head after it */
     {.family = FAMILY_DINOV2,
      .pos_resize = POS_RESIZE_HF,
-     .settles = ASSUMED_POOL | ASSUMED_NORMS | ASSUMED_POSITIONS,
+     .settles = FACT_BIT(POOL) | FACT_BIT(NORM) | FACT_BIT(POS_RESIZE),
      .scaled = true,
      .library = 1 + LIBRARY_TRANSFORMERS,
      .classifier_as = "classifier.",
@@ -329,7 +329,7 @@ const struct key_mapping key_mappings[] = {
      .out = "head.weight",
      .zero = "head.bias",
      .head = true,
-     .settles = ASSUMED_POSITIONS,
+     .settles = FACT_BIT(POS_RESIZE),
      .library = 1 + LIBRARY_TIMM,
      .classifier_as = "head.",
      .batched = true},
@@ -339,7 +339,7 @@ const struct key_mapping key_mappings[] = {
      .keys = {[ROLE_REGISTERS] = "dist_token"},
      .ignored = {"head_dist."},
      .pool = POOL_CLS_DIST,
-     .settles = ASSUMED_POOL | ASSUMED_POSITIONS,
+     .settles = FACT_BIT(POOL) | FACT_BIT(POS_RESIZE),
      .pos_resize = POS_RESIZE_TIMM},
     /* timm: vit_*_patch14_reg4_dinov2, vit_*_patch14_dinov2. A gated feed-forward has the plain one's names.
      */
@@ -348,7 +348,7 @@ const struct key_mapping key_mappings[] = {
      .keys = {[ROLE_REGISTERS] = "reg_token"},
      .swiglu = {"mlp.fc1.weight", "mlp.fc1.bias", "mlp.fc2.weight", "mlp.fc2.bias"},
      .pos_resize = POS_RESIZE_TIMM,
-     .settles = ASSUMED_POSITIONS,
+     .settles = FACT_BIT(POS_RESIZE),
      .gate_varies = true,
      .library = 1 + LIBRARY_TIMM,
      .classifier_as = "head.",
@@ -359,7 +359,7 @@ const struct key_mapping key_mappings[] = {
      .probes = {"patch_embed.proj.weight", "blocks.0.ls1.gamma", "blocks.0.mlp.fc1.weight"},
      .absent = "mask_token", /* which the hub's files have */
      .swiglu = {"mlp.fc1.weight", "mlp.fc1.bias", "mlp.fc2.weight", "mlp.fc2.bias"},
-     .settles = ASSUMED_POSITIONS,
+     .settles = FACT_BIT(POS_RESIZE),
      .gate_varies = true,
      .library = 1 + LIBRARY_TIMM,
      .classifier_as = "head.",
@@ -369,11 +369,11 @@ const struct key_mapping key_mappings[] = {
     /* the hub's DINOv2 */
     {.family = FAMILY_DINOV2,
      .probes = {"patch_embed.proj.weight", "mask_token", "norm.weight"},
-     .settles = ASSUMED_POOL | ASSUMED_NORMS},
+     .settles = FACT_BIT(POOL) | FACT_BIT(NORM)},
     /* timm's plain ViT */
     {.family = FAMILY_DINOV2,
      .probes = {"patch_embed.proj.weight"},
-     .settles = ASSUMED_POSITIONS,
+     .settles = FACT_BIT(POS_RESIZE),
      .pos_resize = POS_RESIZE_TIMM,
      .fc_norm = true},
     /* transformers: GPT2LMHeadModel, and GPT2Model, as the hub's own files have it */

@@ -233,7 +233,7 @@ static int read_number(const json_t *root, const char *key, double usual, double
     *value = usual;
     if (!found || json_is_null(found)) return 0;
     *value = json_number_value(found);
-    if (json_is_number(found) && *value > 0 && *value < 1e15) return 0;
+    if (json_is_number(found) && (float)*value > 0 && *value < 1e15) return 0;
     return error_set(err, EXIT_CONFIG, "is the file whole?", "config.json: %s is not a number above 0", key);
 }
 
@@ -244,7 +244,7 @@ static double yarn_scale(double factor, double mscale)
 
 static int read_yarn(struct language_config *c, const json_t *rope, struct error *err)
 {
-    struct rope_of_tokens *r = &c->rope;
+    struct rope_of_tokens *r = &c->says.rope;
     double mscale, all;
     int code = read_number(rope, "beta_slow", 1, &r->low, err);
     if (!code) code = read_number(rope, "beta_fast", 32, &r->high, err);
@@ -282,7 +282,7 @@ static int read_scaling(struct language_config *c, const json_t *rope, const cha
         {"finetuned", NULL}, /* says how the weights were made */
         {NULL, NULL},
     };
-    struct rope_of_tokens *r = &c->rope;
+    struct rope_of_tokens *r = &c->says.rope;
     int code = json_members_check(rope, members, NULL, key, CHECK, err);
     const char *type = text(rope, "rope_type"), *old = text(rope, "type");
     if (!code && *type && *old && strcmp(type, old) != 0)
@@ -307,7 +307,8 @@ static int read_scaling(struct language_config *c, const json_t *rope, const cha
                          "config.json: %s has factor %g, but no scaling of a known type", key, r->factor);
     if (!kind) r->factor = 0;
     if (!code && kind > ROPE_LINEAR)
-        code = read_number(rope, "original_max_position_embeddings", (double)c->positions, &r->original, err);
+        code = read_number(rope, "original_max_position_embeddings", (double)c->says.positions, &r->original,
+                           err);
     if (!code && kind == ROPE_YARN) code = read_yarn(c, rope, err);
     if (!code && kind == ROPE_LLAMA3) code = read_number(rope, "low_freq_factor", 1, &r->low, err);
     if (!code && kind == ROPE_LLAMA3) code = read_number(rope, "high_freq_factor", 4, &r->high, err);
@@ -340,15 +341,15 @@ static int read_rope(struct language_config *c, const json_t *root, struct error
             return contradiction(err, "rope_theta", theta, _("rope_theta of the rotary positions"), own);
         theta = own;
         if (!code) code = read_scaling(c, rope, keys[i], err);
-        if (!code && found && !same_scaling(&first, &c->rope))
+        if (!code && found && !same_scaling(&first, &c->says.rope))
             return error_set(err, EXIT_CONFIG, "remove the one that is not meant",
                              "config.json: %s has type %s and factor %g, but %s type %s and factor %g",
                              keys[0], rope_types[first.scaling], first.factor, keys[1],
-                             rope_types[c->rope.scaling], c->rope.factor);
-        first = c->rope;
+                             rope_types[c->says.rope.scaling], c->says.rope.factor);
+        first = c->says.rope;
         found = true;
     }
-    c->rope.theta = theta > 0 ? theta : 10000;
+    c->says.rope.theta = theta > 0 ? theta : 10000;
     return code;
 }
 
@@ -369,10 +370,10 @@ static int count_windows(const struct language_config *c, const json_t *root, in
             return unsupported(err, c->type, "layer_types:", name ? name : "a block of another kind");
         *sliding += slides;
     }
-    if (c->depth && json_array_size(kinds) != (size_t)c->depth)
-        return contradiction(err, "num_hidden_layers", (double)c->depth, _("the length of layer_types"),
+    if (c->says.depth && json_array_size(kinds) != (size_t)c->says.depth)
+        return contradiction(err, "num_hidden_layers", (double)c->says.depth, _("the length of layer_types"),
                              (double)json_array_size(kinds));
-    if (*sliding && *sliding < c->depth)
+    if (*sliding && *sliding < c->says.depth)
         return unsupported(err, c->type, "sliding_window in only some blocks:", "layer_types");
     return 0;
 }
@@ -383,48 +384,44 @@ static int read_window(struct language_config *c, const struct type *type, const
 {
     enum { FIRST = 28 }; /* of Qwen's classes: the first block with a window */
     int64_t from, sliding;
-    int code = read_integer(root, "sliding_window", 1, type->window, &c->window, err);
+    int code = read_integer(root, "sliding_window", 1, type->window, &c->says.window, err);
     if (!code) code = read_integer(root, "max_window_layers", 0, FIRST, &from, err);
     if (!code) code = count_windows(c, root, &sliding, err);
     if (code) return code;
-    if (!type->windows && !is_true(root, "use_sliding_window")) c->window = 0;
-    bool some = c->window && !type->windows && from > 0 && from < c->depth;
-    if (c->window && !type->windows && sliding < 0 && from >= c->depth) c->window = 0;
+    if (!type->windows && !is_true(root, "use_sliding_window")) c->says.window = 0;
+    bool some = c->says.window && !type->windows && from > 0 && from < c->says.depth;
+    if (c->says.window && !type->windows && sliding < 0 && from >= c->says.depth) c->says.window = 0;
     if (sliding < 0 && some)
         return unsupported(err, c->type, "sliding_window in only some blocks:", "max_window_layers");
-    if (sliding > 0 && !c->window)
+    if (sliding > 0 && !c->says.window)
         return unsupported(err, c->type, "layer_types:", _("sliding_attention without a window in use"));
-    if (sliding == 0 && c->window && type->windows)
+    if (sliding == 0 && c->says.window && type->windows)
         return unsupported(err, c->type, "layer_types:", _("full_attention with a sliding_window"));
-    if (sliding == 0) c->window = 0;
+    if (sliding == 0) c->says.window = 0;
     return 0;
 }
 
 static int read_sizes(struct language_config *c, const struct type *type, const json_t *root,
                       struct error *err)
 {
-    bool gpt2 = c->family == FAMILY_GPT2;
-    const struct {
-        int64_t *field;
-        const char *key, *other; /* GPT-2's, which may have both names */
-        int64_t usual;
-    } sizes[] = {{&c->width, "hidden_size", "n_embd", 0},
-                 {&c->depth, "num_hidden_layers", "n_layer", 0},
-                 {&c->heads, "num_attention_heads", "n_head", type->heads},
-                 {&c->hidden, gpt2 ? "" : "intermediate_size", "n_inner", 0},
-                 {&c->positions, "max_position_embeddings", "n_positions", type->positions},
-                 {&c->vocabulary, "vocab_size", "", 0},
-                 {&c->kv_heads, "num_key_value_heads", "", 0},
-                 {&c->head_dim, "head_dim", "", 0}};
+    bool gpt2 = c->says.family == FAMILY_GPT2;
+    static const enum fact sizes[] = {FACT_WIDTH,     FACT_DEPTH,      FACT_HEADS,    FACT_HIDDEN,
+                                      FACT_POSITIONS, FACT_VOCABULARY, FACT_KV_HEADS, FACT_HEAD_DIM};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        bool second = gpt2 && json_object_get(root, sizes[i].other);
-        int64_t value, own;
-        int code = read_integer(root, sizes[i].key, 1, sizes[i].usual, &value, err);
-        if (!code && second) code = read_integer(root, sizes[i].other, 1, 0, &own, err);
+        const struct fact_row *row = &fact_rows[sizes[i]];
+        const char *key =
+            gpt2 && sizes[i] == FACT_HIDDEN ? "" : row->member; /* its class has n_inner alone */
+        bool second = gpt2 && row->gpt2 && json_object_get(root, row->gpt2);
+        int64_t value, own,
+            usual = sizes[i] == FACT_HEADS       ? type->heads
+                    : sizes[i] == FACT_POSITIONS ? type->positions
+                                                 : 0;
+        int code = read_integer(root, key, 1, usual, &value, err);
+        if (!code && second) code = read_integer(root, row->gpt2, 1, 0, &own, err);
         if (code) return code;
-        if (second && json_object_get(root, sizes[i].key) && value != own)
-            return contradiction(err, sizes[i].key, (double)value, sizes[i].other, (double)own);
-        *sizes[i].field = second ? own : value;
+        if (second && json_object_get(root, key) && value != own)
+            return contradiction(err, key, (double)value, row->gpt2, (double)own);
+        fact_set(&c->says, sizes[i], (double)(second ? own : value), SOURCE_SIDECAR);
     }
     return 0;
 }
@@ -447,13 +444,13 @@ static void read_dropout(struct language_config *c, const json_t *root)
 
 static int read_activation(struct language_config *c, const json_t *root, struct error *err)
 {
-    const char *key = c->family == FAMILY_GPT2 ? "activation_function" : "hidden_act",
+    const char *key = c->says.family == FAMILY_GPT2 ? "activation_function" : "hidden_act",
                *name = text(root, key);
-    bool gated = family_ffn(c->family) == 1 + ACTIVATION_SWIGLU;
+    bool gated = family_ffn(c->says.family) == 1 + ACTIVATION_SWIGLU;
     if (gated && *name && strcmp(name, "silu") != 0 && strcmp(name, "swish") != 0)
         return unsupported(err, c->type, key, name);
-    c->ffn = gated || !*name ? family_ffn(c->family) : activation_named(name);
-    return c->ffn ? 0 : unsupported(err, c->type, key, name);
+    c->says.ffn = gated || !*name ? family_ffn(c->says.family) : activation_named(name);
+    return c->says.ffn ? 0 : unsupported(err, c->type, key, name);
 }
 
 static int read_model(struct language_config *c, const struct type *type, const json_t *root,
@@ -461,9 +458,10 @@ static int read_model(struct language_config *c, const struct type *type, const 
 {
     const json_t *tied = json_object_get(root, "tie_word_embeddings");
     char what[80];
-    c->family = type->family;
-    c->parts = type->parts;
-    c->tied = json_is_boolean(tied) ? json_is_true(tied) : type->tied;
+    double norm_eps = 0;
+    c->says.family = type->family;
+    c->says.parts = type->parts;
+    c->says.tied = json_is_boolean(tied) ? json_is_true(tied) : type->tied;
     if (json_is_object(json_object_get(root, "quantization_config")))
         return unsupported(err, c->type, "quantization_config of method",
                            text(json_object_get(root, "quantization_config"), "quant_method"));
@@ -471,39 +469,40 @@ static int read_model(struct language_config *c, const struct type *type, const 
     int code = json_members_check(root, type->members, config_every_class, what, CHECK, err);
     if (!code) code = read_sizes(c, type, root, err);
     if (!code) code = read_activation(c, root, err);
-    if (!code) code = read_number(root, type->eps, type->norm_eps, &c->norm_eps, err);
-    if (!code && family_row(c->family)->rms) code = read_window(c, type, root, err);
+    if (!code) code = read_number(root, type->eps, type->norm_eps, &norm_eps, err);
+    c->says.norm_eps = (float)norm_eps;
+    if (!code && family_row(c->says.family)->rms) code = read_window(c, type, root, err);
     read_dropout(c, root);
-    return code || !family_row(c->family)->rms ? code : read_rope(c, root, err);
+    return code || !family_row(c->says.family)->rms ? code : read_rope(c, root, err);
 }
 
 void language_config_arguments(struct language_config *c, const struct weights *weights)
 {
-    const struct {
-        int64_t *field;
+    static const struct {
+        enum fact fact;
         const char *key;
-    } fields[] = {{&c->heads, "model_args.n_head"},
-                  {&c->width, "model_args.n_embd"},
-                  {&c->depth, "model_args.n_layer"},
-                  {&c->positions, "model_args.block_size"},
-                  {&c->vocabulary, "model_args.vocab_size"}};
+    } fields[] = {{FACT_HEADS, "model_args.n_head"},
+                  {FACT_WIDTH, "model_args.n_embd"},
+                  {FACT_DEPTH, "model_args.n_layer"},
+                  {FACT_POSITIONS, "model_args.block_size"},
+                  {FACT_VOCABULARY, "model_args.vocab_size"}};
     if (!weights_metadata(weights, fields[0].key)) return;
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         const char *value = weights_metadata(weights, fields[i].key);
-        *fields[i].field = value ? strtoll(value, NULL, 10) : 0;
+        fact_set(&c->says, fields[i].fact, value ? strtod(value, NULL) : 0, SOURCE_METADATA);
     }
-    c->family = FAMILY_GPT2;
-    c->parts = PART_QKV_BIAS;
-    c->ffn = 1 + ACTIVATION_GELU; /* torch.nn.GELU() */
-    c->norm_eps = 1e-5;
-    c->tied = true;
+    c->says.family = FAMILY_GPT2;
+    c->says.parts = PART_QKV_BIAS;
+    c->says.ffn = 1 + ACTIVATION_GELU; /* torch.nn.GELU() */
+    c->says.norm_eps = 1e-5f;
+    c->says.tied = true;
 }
 
 int language_config_read(struct language_config *c, const char *checkpoint, struct error *err)
 {
     struct error local;
     json_t *root = NULL;
-    *c = (struct language_config){.family = FAMILY_UNKNOWN};
+    *c = (struct language_config){.type = ""};
     int code = sidecar_object(&root, checkpoint, "config.json", err ? err : &local);
     const char *type = text(root, "model_type"), *is = refused_for(type);
     name_printable(c->type, sizeof c->type, type);
@@ -518,7 +517,7 @@ int language_config_read(struct language_config *c, const char *checkpoint, stru
 
 int language_config_check(const struct language_config *c, enum family family, struct error *err)
 {
-    if (!c->type[0] || c->family == family) return 0;
+    if (!c->type[0] || c->says.family == family) return 0;
     return error_set(err, EXIT_CONFIG, SUPPORTED, "config.json: a model of type %s is not supported%s",
-                     c->type, c->family ? _(" with these tensors") : "");
+                     c->type, c->says.family ? _(" with these tensors") : "");
 }

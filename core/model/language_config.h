@@ -5,23 +5,15 @@
 
 #include "core/model/shape.h"
 
-/* 0: absent, and the class has no default that matters. */
 struct language_config {
-    char type[48]; /* model_type, printable; "": no config.json of a language model */
-    enum family family;
-    int64_t width, depth, hidden, vocabulary, positions;
-    int64_t heads, kv_heads, head_dim, window;
-    int ffn; /* 1 + enum activation */
-    double norm_eps;
-    double dropout; /* the largest of its probabilities, which meopt does not apply */
-    int parts;      /* PART_... that the class has */
-    bool tied;
-    struct rope_of_tokens rope;
+    char type[48];           /* model_type, printable; "": no config.json of a language model */
+    double dropout;          /* the largest of its probabilities, which meopt does not apply */
+    struct model_shape says; /* family 0: none; a size 0: absent, and the class has no default that matters */
 };
 
 /* Reads the file in the checkpoint's directory. EXIT_CONFIG for a type, a member or a value that is not
  * supported, by its name, for values out of range, and for two members that contradict each other. A file of
- * an unknown model_type is no error: family is FAMILY_UNKNOWN. */
+ * an unknown model_type is no error: says.family is FAMILY_UNKNOWN. */
 int language_config_read(struct language_config *config, const char *checkpoint, struct error *err);
 /* Sets the properties of nanoGPT's model_args, which are in the file of the weights; without any, `config`
  * stays. */

@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 enum { USUAL_CONTEXT = 2048 };
 
@@ -175,43 +176,21 @@ static void text_of_attention(const struct model_shape *g, char *text, size_t si
     if (r->scaling) snprintf(factor, sizeof factor, "%g", r->factor);
     if (model_shape_rotates(g))
         snprintf(rope, sizeof rope, _(", rotary base %g%s%s%s"), r->theta, _(scalings[r->scaling]), factor,
-                 g->assumed & ASSUMED_POSITIONS ? _(" (assumed)") : "");
+                 fact_assumed(g, FACT_ROPE_THETA) ? _(" (assumed)") : "");
     snprintf(text, size, "%s%s%s%s%s", groups, parts & PART_QK_NORM ? _(", norms of queries and keys") : "",
              family_row(g->family)->rms && parts & PART_QKV_BIAS ? _(", biases of queries, keys and values")
                                                                  : "",
              window, rope);
 }
 
-/* Writes what the files of the checkpoint say and keys have replaced: "; its files: 8 heads, no window". */
-static void text_of_said(const struct model_shape *g, char *text, size_t size)
-{
-    const struct said_of_tokens *s = &g->said;
-    size_t n = 0;
-    *text = 0;
-#define SAID(differs, ...)                                                                                   \
-    if ((differs) && n < size) {                                                                             \
-        n += (size_t)snprintf(text + n, size - n, n ? ", " : "; its files have ");                           \
-        if (n < size) n += (size_t)snprintf(text + n, size - n, __VA_ARGS__);                                \
-    }
-    if (!s->heads) return;
-    SAID(s->heads != g->heads, "%lld heads", (long long)s->heads)
-    SAID(s->window != g->window && s->window, "window %lld", (long long)s->window)
-    SAID(s->window != g->window && !s->window, "no window")
-    SAID(model_shape_rotates(g) && s->theta > 0 && fabs(s->theta - g->rope.theta) > 0, "rotary base %g",
-         s->theta)
-    SAID(s->ffn && s->ffn != g->ffn, "%s", model_shape_activation(&(struct model_shape){.ffn = s->ffn}))
-    SAID(s->norm_eps > 0 && fabsf(s->norm_eps - model_shape_norm_eps(g)) > 0, "norm eps %g",
-         (double)s->norm_eps)
-    SAID(g->context > g->positions, "a context of %lld", (long long)g->positions)
-    SAID(s->dropout > 0, "dropout %g, which is not applied", (double)s->dropout)
-#undef SAID
-}
-
 void language_shape_text(const struct model_shape *g, char *text, size_t size)
 {
-    char attention[288], said[160], head[48];
+    char attention[288], said[192], head[48];
     text_of_attention(g, attention, sizeof attention);
-    text_of_said(g, said, sizeof said);
+    snprintf(said, sizeof said, "%s%s", g->facts.replaced[0] ? "; its files have " : "", g->facts.replaced);
+    if (g->context > g->positions)
+        snprintf(said + strlen(said), sizeof said - strlen(said), "%sa context of %lld",
+                 said[0] ? ", " : "; its files have ", (long long)g->positions);
     snprintf(head, sizeof head, "%s", g->tied ? "tied" : "untied");
     if (g->classes > 0) snprintf(head, sizeof head, "%lld-class", (long long)g->classes);
     snprintf(text, size,
@@ -219,8 +198,8 @@ void language_shape_text(const struct model_shape *g, char *text, size_t size)
                "vocabulary %lld, %s head, context %lld of %lld%s"),
              family_name(g->family), (long long)g->depth, g->depth == 1 ? "" : "s", (long long)g->width,
              (long long)g->heads, g->heads == 1 ? "" : "s", (long long)model_shape_head_dim(g),
-             g->assumed & ASSUMED_HEADS ? _(" (assumed)") : "", attention, model_shape_activation(g),
-             g->assumed & ASSUMED_ACTIVATION ? _(" (assumed)") : "", (long long)g->hidden,
-             (double)model_shape_norm_eps(g), g->assumed & ASSUMED_NORM_EPS ? _(" (assumed)") : "",
+             fact_assumed(g, FACT_HEADS) ? _(" (assumed)") : "", attention, model_shape_activation(g),
+             fact_assumed(g, FACT_ACTIVATION) ? _(" (assumed)") : "", (long long)g->hidden,
+             (double)model_shape_norm_eps(g), fact_assumed(g, FACT_NORM_EPS) ? _(" (assumed)") : "",
              (long long)g->vocabulary, head, (long long)g->context, (long long)g->positions, said);
 }

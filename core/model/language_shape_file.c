@@ -13,52 +13,58 @@
 
 struct found {
     struct language_config config;
-    struct metadata_found own;
+    struct model_shape own; /* of the metadata */
+    /* the description in use: config.json, else the metadata; NULL: there is none */
+    const struct model_shape *says;
+    enum fact_source from;
     int64_t attn, kv;   /* rows of queries, and of keys */
     const char *tensor; /* that shows them */
 };
 
 static int64_t first_of(int64_t a, int64_t b, int64_t c) { return a ? a : b ? b : c; }
 
-/* Compares a size in config.json with the tensors'. */
-static int compare(const struct language_config *c, const char *what, int64_t says, int64_t is,
+/* Compares sizes in config.json with the tensors'. */
+static int compare(const struct language_config *c, const struct model_shape *g, const enum fact *sizes,
                    struct error *err)
 {
-    if (!c->family || !says || says == is) return 0;
-    return error_set(err, EXIT_CONFIG, "use the config.json of this checkpoint",
-                     "config.json has %s %lld, the tensors %lld", what, (long long)says, (long long)is);
+    for (; *sizes != FACT_COUNT; sizes++) {
+        double says = fact_value(&c->says, *sizes), is = fact_value(g, *sizes);
+        if (c->says.family && says > 0 && fabs(says - is) > 0)
+            return error_set(err, EXIT_CONFIG, "use the config.json of this checkpoint",
+                             "config.json has %s %lld, the tensors %lld", fact_rows[*sizes].member,
+                             (long long)says, (long long)is);
+    }
+    return 0;
 }
 
 static int settle_table(struct model_shape *g, const struct key_map *key_map, const struct weights *weights,
                         const struct language_config *c, struct error *err)
 {
+    static const enum fact sizes[] = {FACT_POSITIONS, FACT_WIDTH, FACT_VOCABULARY, FACT_COUNT};
     const struct weights_tensor *table, *positions = NULL;
     int code = shape_need(weights, key_map, ROLE_TOKENS, 0, &table, err);
     if (!code && family_has(family_row(key_map->family), ROLE_POS))
         code = shape_need(weights, key_map, ROLE_POS, 0, &positions, err);
-    if (!code) code = shape_settle(&g->width, table->shape[1], "width", table->name, err);
-    if (!code) code = shape_settle(&g->vocabulary, table->shape[0], "vocabulary", table->name, err);
-    if (!code && positions)
-        code = shape_settle(&g->positions, positions->shape[0], "positions", positions->name, err);
-    if (!code && c->positions && !positions) g->positions = c->positions;
-    if (!code) code = compare(c, "max_position_embeddings", c->positions, g->positions, err);
-    if (!code) code = compare(c, "hidden_size", c->width, g->width, err);
-    return code ? code : compare(c, "vocab_size", c->vocabulary, g->vocabulary, err);
+    if (!code) code = shape_settle(g, FACT_WIDTH, table->shape[1], table->name, err);
+    if (!code) code = shape_settle(g, FACT_VOCABULARY, table->shape[0], table->name, err);
+    if (!code && positions) code = shape_settle(g, FACT_POSITIONS, positions->shape[0], positions->name, err);
+    if (!code && !positions) fact_take(g, FACT_POSITIONS, &c->says, SOURCE_SIDECAR);
+    return code ? code : compare(c, g, sizes, err);
 }
 
 static int settle_blocks(struct model_shape *g, const struct key_map *key_map, const struct weights *weights,
                          const struct language_config *c, int ffn, struct error *err)
 {
+    static const enum fact sizes[] = {FACT_DEPTH, FACT_HIDDEN, FACT_COUNT};
     const struct weights_tensor *fc;
     int64_t depth;
     int code = shape_count_blocks(key_map, weights, ffn, &depth, err);
-    if (!code) code = shape_settle(&g->depth, depth, "depth", "number of blocks", err);
+    if (!code) code = shape_settle(g, FACT_DEPTH, depth, "number of blocks", err);
     if (!code) code = shape_need(weights, key_map, ROLE_FC2_W, ffn, &fc, err);
     if (code) return code;
     int64_t hidden = fc->shape[!names_place(key_map, weights, ROLE_FC2_W, 0, ffn).transposed];
-    code = shape_settle(&g->hidden, hidden, "hidden", fc->name, err);
-    if (!code) code = compare(c, "num_hidden_layers", c->depth, g->depth, err);
-    return code ? code : compare(c, "intermediate_size", c->hidden, g->hidden, err);
+    code = shape_settle(g, FACT_HIDDEN, hidden, fc->name, err);
+    return code ? code : compare(c, g, sizes, err);
 }
 
 /* Determines the rows of the queries and of the keys. */
@@ -82,14 +88,15 @@ static int find_rows(struct found *f, const struct key_map *key_map, const struc
 static int settle_heads(struct model_shape *g, const struct found *f, const struct key_map *key_map,
                         const struct weights *weights, int ffn, struct error *err)
 {
-    const struct language_config *c = &f->config;
+    static const enum fact sizes[] = {FACT_HEAD_DIM, FACT_KV_HEADS, FACT_COUNT};
+    const struct model_shape *c = &f->config.says;
     int64_t norm = names_tensor(key_map, weights, ROLE_Q_NORM_W, 0, ffn),
             dim = norm < 0 ? 0 : weights_tensor(weights, norm)->count,
             heads = first_of(g->heads, c->heads, f->own.heads);
     if (dim || !g->heads) dim = first_of(dim, g->head_dim, first_of(c->head_dim, f->own.head_dim, 0));
     if (!dim && !heads && !family_row(key_map->family)->rms) { /* all published GPT-2s */
         dim = 64;
-        g->assumed |= ASSUMED_HEADS;
+        g->facts.from[FACT_HEADS] = SOURCE_ASSUMED;
     }
     if (!dim && !heads)
         return error_set(err, EXIT_CONFIG, "put the model's config.json next to it, or set model.heads",
@@ -100,11 +107,13 @@ static int settle_heads(struct model_shape *g, const struct found *f, const stru
             err, EXIT_CONFIG, "check heads, head_dim and the checkpoint's config.json",
             "%lld heads of %lld values do not match the %lld rows of queries and %lld of keys (%s)",
             (long long)heads, (long long)dim, (long long)f->attn, (long long)f->kv, f->tensor);
-    int code = shape_settle(&g->heads, f->attn / dim, "heads", f->tensor, err);
-    if (!code) code = shape_settle(&g->kv_heads, f->kv / dim, "kv_heads", f->tensor, err);
-    if (!code) code = shape_settle(&g->head_dim, dim, "head_dim", f->tensor, err);
-    if (!code) code = compare(c, "head_dim", c->head_dim, g->head_dim, err);
-    return code ? code : compare(c, "num_key_value_heads", c->kv_heads, g->kv_heads, err);
+    if (heads && !g->heads) fact_set(g, FACT_HEADS, (double)heads, f->from);
+    else if (!g->heads && fact_assumed(g, FACT_HEADS))
+        fact_set(g, FACT_HEADS, (double)(f->attn / dim), SOURCE_ASSUMED);
+    int code = shape_settle(g, FACT_HEADS, f->attn / dim, f->tensor, err);
+    if (!code) code = shape_settle(g, FACT_KV_HEADS, f->kv / dim, f->tensor, err);
+    if (!code) code = shape_settle(g, FACT_HEAD_DIM, dim, f->tensor, err);
+    return code ? code : compare(&f->config, g, sizes, err);
 }
 
 /* Returns whether two tensors have the same values. */
@@ -154,9 +163,9 @@ static int settle_tied(struct model_shape *g, const struct found *f, const struc
 {
     int64_t head = names_tensor(key_map, weights, ROLE_LM_HEAD, 0, 0),
             table = names_tensor(key_map, weights, ROLE_TOKENS, 0, 0);
-    bool config = f->config.family, same = true;
-    g->tied = head < 0 || (config && f->config.tied);
-    if (config && !f->config.tied && head < 0 && family_row(g->family)->keys[ROLE_LM_HEAD])
+    bool config = f->config.says.family, same = true;
+    g->tied = head < 0 || (config && f->config.says.tied);
+    if (config && !f->config.says.tied && head < 0 && family_row(g->family)->keys[ROLE_LM_HEAD])
         return error_set(err, EXIT_CONFIG, "use the file of the whole model (...ForCausalLM)",
                          "config.json has tie_word_embeddings false, but the checkpoint no lm_head.weight");
     if (head < 0) return check_copies(key_map, weights, err);
@@ -174,8 +183,8 @@ static int check_parts(const struct model_shape *g, const struct found *f, const
         int part;
         enum role role;
     } parts[] = {{PART_QKV_BIAS, ROLE_QKV_B}, {PART_QK_NORM, ROLE_Q_NORM_W}};
-    for (size_t i = 0; i < 2 && f->config.family; i++) {
-        if (!((g->parts ^ f->config.parts) & parts[i].part)) continue;
+    for (size_t i = 0; i < 2 && f->config.says.family; i++) {
+        if (!((g->parts ^ f->config.says.parts) & parts[i].part)) continue;
         bool has = g->parts & parts[i].part;
         struct values_place place = names_place(key_map, weights, parts[i].role, 0, ffn);
         return error_set(err, EXIT_CONFIG, "use the config.json of this checkpoint",
@@ -196,6 +205,10 @@ static void settle_classes(struct model_shape *g, const struct key_map *key_map,
     if (t && t->ndim == 2) g->classes = t->shape[0];
 }
 
+/* Properties that no tensor shows. */
+static const enum fact unshown[] = {FACT_HEADS, FACT_WINDOW, FACT_ROPE_THETA, FACT_ACTIVATION, FACT_NORM_EPS};
+enum { UNSHOWN = sizeof unshown / sizeof *unshown };
+
 static void warn_difference(const char *name, const char *says, const char *is)
 {
     log_warn("config.json differs from the metadata in the weights and is used: %s %s instead of %s", name,
@@ -204,62 +217,63 @@ static void warn_difference(const char *name, const char *says, const char *is)
 
 /* Says where config.json differs from the metadata of a file that meopt wrote: the former is the newer word,
  * for people edit it. */
-static void warn_differences(const struct found *f)
+static void warn_differences(const struct model_shape *c, const struct model_shape *own)
 {
-    const struct language_config *c = &f->config;
-    const struct metadata_found *own = &f->own;
-    const struct {
-        const char *name;
-        double config, metadata;
-    } rows[] = {{"norm eps", c->norm_eps, own->norm_eps},
-                {"rotary base", c->rope.theta, own->rope.theta},
-                {"rotary factor", c->rope.factor, own->rope.factor},
-                {"window", (double)c->window, (double)own->window},
-                {"heads", (double)c->heads, (double)own->heads}};
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        char says[32], is[32];
-        snprintf(says, sizeof says, "%g", rows[i].config);
-        snprintf(is, sizeof is, "%g", rows[i].metadata);
-        if (fabs(rows[i].config - rows[i].metadata) > 1e-6 * fabs(rows[i].config))
-            warn_difference(rows[i].name, says, is);
+    const struct rope_of_tokens *r = &c->rope, *s = &own->rope;
+    char says[FACT_TEXT], is[FACT_TEXT];
+    for (size_t i = 0; i < UNSHOWN; i++) {
+        double value = fact_value(own, unshown[i]), differ = fabs(fact_value(c, unshown[i]) - value);
+        if (differ > 1e-6 * value && (value > 0 || unshown[i] != FACT_ACTIVATION)) /* they omit a gated one */
+            warn_difference(fact_rows[unshown[i]].name, fact_text(c, unshown[i], false, says),
+                            fact_text(own, unshown[i], false, is));
     }
-    if (c->rope.scaling != own->rope.scaling)
-        warn_difference("rotary scaling", language_rope_type(c->rope.scaling),
-                        language_rope_type(own->rope.scaling));
-    if (own->ffn && own->ffn != c->ffn)
-        warn_difference("activation", model_shape_activation(&(struct model_shape){.ffn = c->ffn}),
-                        model_shape_activation(&(struct model_shape){.ffn = own->ffn}));
+    snprintf(says, sizeof says, "%s %g", language_rope_type(r->scaling), r->factor);
+    snprintf(is, sizeof is, "%s %g", language_rope_type(s->scaling), s->factor);
+    if (strcmp(says, is) != 0) warn_difference("rope_scaling", says, is);
 }
 
-/* Sets the properties that no tensor shows. */
+/* Writes the values of the files that keys have replaced: "heads 8, no window". */
+static void list_replaced(struct model_shape *g, const struct model_shape *says, double dropout)
+{
+    char *text = g->facts.replaced, value[FACT_TEXT];
+    size_t size = sizeof g->facts.replaced, n = 0;
+    for (size_t i = 0; i < UNSHOWN && n < size; i++) {
+        enum fact f = unshown[i];
+        bool none = !(fact_value(says, f) > 0), applies = f != FACT_ROPE_THETA || model_shape_rotates(g);
+        if (!applies || (none && f != FACT_WINDOW) || !(fabs(fact_value(says, f) - fact_value(g, f)) > 0))
+            continue;
+        n += (size_t)snprintf(text + n, size - n, "%s%s %s", n ? ", " : "", none ? "no" : fact_rows[f].name,
+                              none ? fact_rows[f].name : fact_text(says, f, false, value));
+    }
+    if (dropout > 0 && n < size)
+        snprintf(text + n, size - n, "%sdropout %g, which is not applied", n ? ", " : "", dropout);
+}
+
+/* Sets the properties that no tensor shows: keys replace values of the files, and these those of a preset. */
 static void settle_rest(struct model_shape *g, const struct found *f, int ffn, bool transposed)
 {
-    const struct language_config *c = &f->config;
-    bool own = f->own.heads > 0 && !c->family, known = own || c->family || g->norm_eps > 0;
+    const struct model_shape *says = f->says;
+    double theta = g->facts.from[FACT_ROPE_THETA] == SOURCE_KEY ? g->rope.theta : 0;
     bool gated = ffn == 1 + ACTIVATION_SWIGLU;
-    if (c->family && f->own.heads) warn_differences(f);
-    g->said = (struct said_of_tokens){.heads = own ? f->own.heads : c->heads,
-                                      .window = own ? f->own.window : c->window,
-                                      .ffn = own ? f->own.ffn : c->ffn,
-                                      .norm_eps = (float)(own ? f->own.norm_eps : c->norm_eps),
-                                      .theta = own ? f->own.rope.theta : c->rope.theta,
-                                      .dropout = (float)c->dropout};
-    if (gated) g->ffn = ffn;
-    else if (!g->ffn) g->ffn = g->said.ffn;
+    if (f->config.says.family && f->own.heads) warn_differences(&f->config.says, &f->own);
+    if (gated) fact_set(g, FACT_ACTIVATION, ffn, SOURCE_TENSORS);
+    if (says) {
+        g->rope = says->rope; /* with its scaling, also if a key gives the base */
+        fact_set(g, FACT_ROPE_THETA, theta > 0 ? theta : says->rope.theta, theta > 0 ? SOURCE_KEY : f->from);
+        if (g->facts.from[FACT_WINDOW] != SOURCE_KEY) /* 0 is a value: no window */
+            fact_set(g, FACT_WINDOW, (double)says->window, f->from);
+        if (f->from == SOURCE_METADATA && says->positions)
+            fact_set(g, FACT_POSITIONS, (double)says->positions, f->from);
+        fact_take(g, FACT_NORM_EPS, says, f->from);
+        if (!gated) fact_take(g, FACT_ACTIVATION, says, f->from);
+        list_replaced(g, says, f->config.dropout);
+    }
     if (!g->ffn) { /* nanoGPT's matrices are not transposed, and its GELU is the exact one */
         g->ffn = transposed ? family_ffn(g->family) : 1 + ACTIVATION_GELU;
-        g->assumed |= ASSUMED_ACTIVATION;
+        facts_assume(g, FACT_BIT(ACTIVATION));
     }
-    if (!(g->norm_eps > 0)) g->norm_eps = g->said.norm_eps;
-    if (!known) g->assumed |= ASSUMED_NORM_EPS;
-    if (own) {
-        g->rope = f->own.rope;
-        g->window = f->own.window;
-        if (f->own.positions) g->positions = f->own.positions;
-    } else if (c->family) {
-        g->rope = c->rope;
-        g->window = c->window;
-    } else if (model_shape_rotates(g) && !(g->rope.theta > 0)) g->assumed |= ASSUMED_POSITIONS;
+    if (!says && !(g->norm_eps > 0)) facts_assume(g, FACT_BIT(NORM_EPS));
+    if (!says && model_shape_rotates(g) && !(g->rope.theta > 0)) facts_assume(g, FACT_BIT(ROPE_THETA));
 }
 
 int language_shape_dims(struct model_shape *g, const struct key_map *key_map, const struct weights *weights,
@@ -269,7 +283,9 @@ int language_shape_dims(struct model_shape *g, const struct key_map *key_map, co
     int ffn = names_ffn(key_map, weights);
     int code = metadata_read(&f.own, weights, err);
     if (code) return code;
-    if (!f.config.family && !f.own.heads) language_config_arguments(&f.config, weights);
+    if (!f.config.says.family && !f.own.heads) language_config_arguments(&f.config, weights);
+    f.says = f.config.says.family ? &f.config.says : f.own.heads ? &f.own : NULL;
+    f.from = f.says == &f.own || !f.config.type[0] ? SOURCE_METADATA : SOURCE_SIDECAR; /* also nanoGPT's */
     code = settle_table(g, key_map, weights, &f.config, err);
     if (!code) code = settle_blocks(g, key_map, weights, &f.config, ffn, err);
     if (!code) code = shape_settle_parts(g, key_map, weights, ffn, err);

@@ -10,28 +10,14 @@
 
 struct metadata {
     const char *metadata[32]; /* key, value, ..., NULL: as for weights_write_* */
-    char language[96], rope[192];
-    char heads[24], pool_heads[24], norm_eps[24], rope_periods[16 * ROPE_MAX_PERIODS];
+    char text[2048];
 };
 
 /* Fills the metadata: "format" alone if the tensors and the defaults determine such a tower without a sidecar
  * config, unless `always`. */
 void metadata_make(struct metadata *notes, const struct model_shape *model_shape, bool always);
 
-struct metadata_found {
-    int64_t heads;              /* 0: absent */
-    int ffn;                    /* 1 + enum activation; 0: absent, or swiglu */
-    enum pos_resize pos_resize; /* POS_RESIZE_USUAL: absent */
-    enum pool pool;             /* POOL_USUAL: absent */
-    enum norms norms;           /* NORMS_USUAL: absent */
-    int64_t pool_heads;         /* of attention pooling; 0: absent */
-    double norm_eps;            /* 0: absent */
-    int rope_count;             /* periods of rotary positions; 0: absent */
-    float rope_periods[ROPE_MAX_PERIODS];
-    int64_t head_dim, window, positions; /* of a language model; 0: absent */
-    struct rope_of_tokens rope;
-};
-/* Reads the metadata; EXIT_CONFIG for an unsupported value. */
-int metadata_read(struct metadata_found *found, const struct weights *weights, struct error *err);
+/* Reads the metadata, 0 for what they do not say; EXIT_CONFIG for an unsupported value. */
+int metadata_read(struct model_shape *says, const struct weights *weights, struct error *err);
 
 #endif

@@ -56,10 +56,8 @@ static int complete(struct model_shape *g, const struct family_row *row, int64_t
         return error_set(err, EXIT_CONFIG, "remove heads or head_dim",
                          "%lld heads of dimension %lld do not match width %lld", (long long)g->heads,
                          (long long)head_dim, (long long)g->width);
-    if (g->heads) g->assumed &= ~ASSUMED_HEADS;
     if (g->heads || !g->width) return 0;
-    if (head_dim) g->assumed &= ~ASSUMED_HEADS;
-    else g->assumed |= ASSUMED_HEADS;
+    g->facts.from[FACT_HEADS] = head_dim ? SOURCE_KEY : SOURCE_ASSUMED;
     if (!head_dim && !(head_dim = usual_head(row, g->width)))
         return error_set(err, EXIT_CONFIG, "set heads or head_dim",
                          "no published tower has width %lld, so the number of heads is unknown",

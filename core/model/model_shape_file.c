@@ -15,14 +15,15 @@
 
 #define SWIGLU (1 + ACTIVATION_SWIGLU)
 
-int shape_settle(int64_t *field, int64_t found, const char *what, const char *tensor, struct error *err)
+int shape_settle(struct model_shape *g, enum fact fact, int64_t found, const char *tensor, struct error *err)
 {
-    if (*field == 0) *field = found;
-    if (*field == found) return 0;
+    int64_t is = (int64_t)fact_value(g, fact);
+    if (is == 0) fact_set(g, fact, (double)found, SOURCE_TENSORS);
+    if (is == 0 || is == found) return 0;
     return error_set(err, EXIT_CONFIG,
                      "check the weight path, or remove the key to use the checkpoint's value",
-                     "%s is %lld in the checkpoint (%s), the configuration has %lld", what, (long long)found,
-                     tensor, (long long)*field);
+                     "%s is %lld in the checkpoint (%s), the configuration has %lld", fact_rows[fact].name,
+                     (long long)found, tensor, (long long)is);
 }
 
 static const char supported[] =
@@ -32,7 +33,7 @@ static const char supported[] =
 static int refuse_names(const struct language_config *config, const struct weights *weights,
                         struct error *err)
 {
-    const char *table = family_row(config->family)->keys[ROLE_TOKENS], *end = strchr(table, '.');
+    const char *table = family_row(config->says.family)->keys[ROLE_TOKENS], *end = strchr(table, '.');
     char printed[160];
     for (int64_t i = 0; i < weights_count(weights); i++) {
         const char *name = weights_tensor(weights, i)->name, *hint, *meaning = fit_meaning(name, &hint);
@@ -49,7 +50,8 @@ static int refuse_names(const struct language_config *config, const struct weigh
                          "the %s model has tensor %s, expected the name %s", config->type,
                          name_printable(printed, sizeof printed, name), table);
     }
-    const char *unread = weights_unread_name(weights, 0), *missing = names_missing(config->family, weights);
+    const char *unread = weights_unread_name(weights, 0),
+               *missing = names_missing(config->says.family, weights);
     if (!missing) missing = table;
     if (unread && strcmp(missing, table) != 0) missing = unread;
     return weights_refuse_missing(weights, missing, "check the weight path: is the file whole?", err);
@@ -71,7 +73,7 @@ static int no_family(const struct weights *weights, struct error *err)
     struct language_config config;
     int code = language_config_read(&config, weights_path(weights), err);
     if (code) return code;
-    if (config.family) return refuse_names(&config, weights, err);
+    if (config.says.family) return refuse_names(&config, weights, err);
     char called[64];
     const char *is = names_unsupported(weights);
     bool typed = sidecar_model(weights_path(weights), called, sizeof called);
@@ -157,7 +159,8 @@ static int check_table(struct model_shape *g, const struct weights *weights, int
     char name[160];
     bool fits =
         side >= 1 && dh > 0 && dh % 4 == 0 && g->width % dh == 0 && (!g->heads || g->heads * dh == g->width);
-    if (fits) g->heads = of_table.heads = g->width / dh;
+    if (fits) fact_set(g, FACT_HEADS, (double)(g->width / dh), SOURCE_TENSORS);
+    of_table.heads = g->heads;
     of_table.image = side * g->patch;
     float *table = fits ? xcalloc((size_t)t->count, sizeof *table) : NULL,
           *values = fits ? xcalloc((size_t)t->count, sizeof *values) : NULL;
@@ -204,12 +207,12 @@ static int read_periods(struct model_shape *g, const struct weights *weights, in
     bool fine = g->width % dh == 0 && (!g->heads || g->heads * dh == g->width);
     for (int64_t i = 0; i < t->count; i++) fine &= values[i] > 0 && isfinite(values[i]);
     if (fine) {
-        g->heads = g->width / dh;
+        fact_set(g, FACT_HEADS, (double)(g->width / dh), SOURCE_TENSORS);
         g->rope_count = (int)t->count;
         memcpy(g->rope_periods, values, (size_t)t->count * sizeof *values);
         /* Meta's files store them in bfloat16, and their class computes in float32; a class created in
          * bfloat16 also rounds the angles */
-        if (t->dtype == DTYPE_F32) g->assumed &= ~ASSUMED_POSITIONS;
+        if (t->dtype == DTYPE_F32) g->facts.from[FACT_POS_RESIZE] = SOURCE_TENSORS;
     }
     free(values);
     if (fine) return 0;
@@ -254,7 +257,7 @@ static int check_tables(struct model_shape *g, const struct key_map *key_map, co
         if (use == NAMES_PERIODS) code = read_periods(g, weights, i, err);
         if (use == NAMES_BIAS_MASK) code = check_bias_mask(weights, i, err);
         if (use != NAMES_COSINES && use != NAMES_SINES) continue;
-        g->assumed &= ~ASSUMED_POSITIONS;
+        g->facts.from[FACT_POS_RESIZE] = SOURCE_TENSORS;
         if (model_shape_rotates(g)) code = check_table(g, weights, i, use == NAMES_SINES, err);
         else
             code = error_set(
@@ -276,8 +279,7 @@ static void settle_classifier(struct model_shape *g, const struct key_map *key_m
     if (!t || t->ndim != 2 || patch < 0) return;
     if (g->classes == CLASSES_UNKNOWN) g->classes = t->shape[0];
     if (g->pool || t->shape[1] != 2 * weights_tensor(weights, patch)->shape[0] || g->classless) return;
-    g->pool = POOL_CLS_AVG;
-    g->assumed &= ~ASSUMED_POOL;
+    fact_set(g, FACT_POOL, POOL_CLS_AVG, SOURCE_TENSORS);
 }
 
 /* Sets the remaining properties of the tower, which are no sizes. */
@@ -309,6 +311,9 @@ static int settle_kind(struct model_shape *g, const struct key_map *key_map, con
     if (!(g->norm_eps > 0)) g->norm_eps = names_norm_eps(key_map);
     bool scaled = names_tensor(key_map, weights, ROLE_LS1, 0, ffn) >= 0;
     g->layerscale = scaled ? LAYERSCALE_WITH : LAYERSCALE_WITHOUT;
+    static const enum fact named[] = {FACT_ACTIVATION, FACT_POOL, FACT_NORM_EPS, FACT_POS_RESIZE};
+    for (size_t i = 0; i < sizeof named / sizeof *named; i++)
+        if (!g->facts.from[named[i]] && fact_value(g, named[i]) > 0) g->facts.from[named[i]] = SOURCE_TENSORS;
     return shape_settle_parts(g, key_map, weights, ffn, err);
 }
 
@@ -341,7 +346,7 @@ static int settle_positions(struct model_shape *g, const struct key_map *key_map
                 : N_("positions of a square image are read, and with them that of the class token"),
             "the position embedding has %lld rows, expected %lld + a square number",
             (long long)pos->shape[pos->ndim - 2], (long long)others);
-    return shape_settle(&g->pos_grid, grid, "pos_grid", pos->name, err);
+    return shape_settle(g, FACT_POS_GRID, grid, pos->name, err);
 }
 
 static int settle_sizes(struct model_shape *g, const struct key_map *key_map, const struct weights *weights,
@@ -366,12 +371,12 @@ static int settle_sizes(struct model_shape *g, const struct key_map *key_map, co
     int64_t parts = names_place(key_map, weights, ROLE_FC1_W, 0, ffn).parts;
     int64_t hidden = fc->shape[0] * (parts > 1 ? parts : 1) / (ffn == SWIGLU ? 2 : 1),
             out = last ? last->shape[row->out_transposed != transposed] : conv->shape[0];
-    code = shape_settle(&g->width, conv->shape[0], "width", conv->name, err);
-    if (!code) code = shape_settle(&g->patch, conv->shape[2], "patch", conv->name, err);
+    code = shape_settle(g, FACT_WIDTH, conv->shape[0], conv->name, err);
+    if (!code) code = shape_settle(g, FACT_PATCH, conv->shape[2], conv->name, err);
     if (!code) code = settle_positions(g, key_map, weights, ffn, err);
-    if (!code) code = shape_settle(&g->depth, depth, "depth", "number of blocks", err);
-    if (!code) code = shape_settle(&g->hidden, hidden, "hidden", "feed-forward", err);
-    if (!code) code = shape_settle(&g->out, out, "out", "output", err);
+    if (!code) code = shape_settle(g, FACT_DEPTH, depth, "number of blocks", err);
+    if (!code) code = shape_settle(g, FACT_HIDDEN, hidden, "feed-forward", err);
+    if (!code) code = shape_settle(g, FACT_OUT, out, "output", err);
     return code;
 }
 
@@ -405,7 +410,7 @@ static int dims_of(struct model_shape *g, const struct weights *weights, struct 
     g->family = family;
     if (language) return language_shape_dims(g, &key_map, weights, &config, err);
     bool given_norms = g->norms != NORMS_USUAL;
-    g->assumed |= key_map.unsettled;
+    facts_assume(g, key_map.unsettled);
     g->classifier = key_map.classifier;
     code = settle_sizes(g, &key_map, weights, err);
     if (!code) code = check_tables(g, &key_map, weights, err);
@@ -428,6 +433,7 @@ int model_shape_dims(struct model_shape *g, const struct weights *weights, struc
 int model_shape_infer(struct model_shape *g, const struct weights *weights, int64_t head_dim,
                       struct error *err)
 {
+    facts_given(g);
     int code = model_shape_dims(g, weights, err);
     return code ? code : model_shape_check(g, head_dim, err);
 }

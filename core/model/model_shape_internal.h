@@ -6,8 +6,8 @@
 #include "core/model/language_config.h"
 #include "core/model/names.h"
 
-/* Sets a field to `found`, or compares `found` with the value that is set. */
-int shape_settle(int64_t *field, int64_t found, const char *what, const char *tensor, struct error *err);
+/* Sets a size to `found`, or compares `found` with the value that is set. */
+int shape_settle(struct model_shape *g, enum fact fact, int64_t found, const char *tensor, struct error *err);
 /* Returns in *tensor the first part of a parameter, of block 0 for those of blocks, with its role's
  * dimensions. */
 int shape_need(const struct weights *weights, const struct key_map *key_map, enum role role, int ffn,

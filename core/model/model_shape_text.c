@@ -33,9 +33,9 @@ const char *model_shape_norms(const struct model_shape *g)
     return norms_names[g->norms ? g->norms : NORMS_BEFORE];
 }
 
-static const char *assumed(const struct model_shape *g, int what)
+static const char *assumed(const struct model_shape *g, enum fact fact)
 {
-    return g->assumed & what ? _(" (assumed)") : "";
+    return fact_assumed(g, fact) ? _(" (assumed)") : "";
 }
 
 /* Properties that differ from most towers, each after a comma. */
@@ -44,16 +44,16 @@ static void text_of_kind(const struct model_shape *g, char *text, size_t size)
     const struct family_row *row = family_row(g->family);
     int parts = model_shape_parts(g);
     bool attn = parts & PART_ATTN_NORM, ffn = parts & PART_FFN_NORM, post = g->norms == POST_NORM;
-    bool rotates = model_shape_rotates(g), sure = !(g->assumed & ASSUMED_POSITIONS);
+    bool rotates = model_shape_rotates(g), sure = !fact_assumed(g, FACT_POS_RESIZE);
     char eps[32] = "";
     float usual = family_row(g->family)->norm_eps, is = model_shape_norm_eps(g);
-    if (g->assumed & ASSUMED_NORM_EPS || is < usual || is > usual)
+    if (fact_assumed(g, FACT_NORM_EPS) || is < usual || is > usual)
         snprintf(eps, sizeof eps, _(", norm eps %g"), (double)is);
     snprintf(text, size, "%s%s%s%s%s%s%s%s",
              post                         ? _(", post-norm")
-             : g->assumed & ASSUMED_NORMS ? _(", pre-norm")
+             : fact_assumed(g, FACT_NORM) ? _(", pre-norm")
                                           : "",
-             assumed(g, ASSUMED_NORMS), eps, assumed(g, ASSUMED_NORM_EPS),
+             assumed(g, FACT_NORM), eps, assumed(g, FACT_NORM_EPS),
              attn && ffn ? _(", sub-LN")
              : attn      ? _(", sub-LN in the attention")
              : ffn       ? _(", sub-LN in the feed-forward")
@@ -62,7 +62,7 @@ static void text_of_kind(const struct model_shape *g, char *text, size_t size)
              rotates                    ? _(", rotary positions")
              : row->rope_gated && !sure ? _(", no rotary positions")
                                         : "",
-             rotates || row->rope_gated ? assumed(g, ASSUMED_POSITIONS) : "");
+             rotates || row->rope_gated ? assumed(g, FACT_POS_RESIZE) : "");
 }
 
 void model_shape_text(const struct model_shape *g, char *text, size_t size)
@@ -86,8 +86,8 @@ void model_shape_text(const struct model_shape *g, char *text, size_t size)
         strncat(registers, _(", no cls token"), sizeof registers - strlen(registers) - 1);
     if (model_shape_resizes(g) && g->pos_grid != g->image / g->patch)
         snprintf(positions, sizeof positions, _(", positions of %lldx%lld resized as %s does%s"), grid, grid,
-                 pos_resize_name(model_shape_pos_resize(g)), assumed(g, ASSUMED_POSITIONS));
-    if (g->assumed & ASSUMED_HEADS)
+                 pos_resize_name(model_shape_pos_resize(g)), assumed(g, FACT_POS_RESIZE));
+    if (fact_assumed(g, FACT_HEADS))
         snprintf(heads, sizeof heads, _(" (assumed: %lld wide)"), (long long)(g->width / g->heads));
     text_of_kind(g, kind, sizeof kind);
     if (g->classes > 0) snprintf(classes, sizeof classes, _(", %lld classes"), (long long)g->classes);
@@ -98,18 +98,18 @@ void model_shape_text(const struct model_shape *g, char *text, size_t size)
              _("%s, %lld block%s of width %lld, %lld head%s%s, %s%s%s, %s%s%s%s%s%s, image %lld%s"),
              family_name(g->family), (long long)g->depth, g->depth == 1 ? "" : "s", (long long)g->width,
              (long long)g->heads, g->heads == 1 ? "" : "s", heads, model_shape_activation(g),
-             assumed(g, ASSUMED_ACTIVATION), kind, pool, assumed(g, ASSUMED_POOL),
-             g->classifier && g->classes <= 0           ? _(", classifier not used")
-             : g->unprojected                           ? _(", no projection")
-             : g->projected || g->assumed & ASSUMED_OUT ? _(", projection")
-                                                        : "",
-             assumed(g, ASSUMED_OUT), classes, registers, (long long)g->image, positions);
+             assumed(g, FACT_ACTIVATION), kind, pool, assumed(g, FACT_POOL),
+             g->classifier && g->classes <= 0                   ? _(", classifier not used")
+             : g->unprojected                                   ? _(", no projection")
+             : g->projected || fact_assumed(g, FACT_PROJECTION) ? _(", projection")
+                                                                : "",
+             assumed(g, FACT_PROJECTION), classes, registers, (long long)g->image, positions);
 }
 
 void model_shape_log_assumed(const struct model_shape *g)
 {
     char text[512];
-    if (!g->assumed) return;
+    if (!facts_assumed(g)) return;
     model_shape_text(g, text, sizeof text);
     log_info("%s: %s", family_noun(g->family), text);
 }

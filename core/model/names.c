@@ -205,9 +205,13 @@ enum pos_resize names_pos_resize(const struct key_map *s)
 
 static int unsettled(const struct key_map *s, const struct weights *weights)
 {
-    int all = ASSUMED_ALL & ~(ASSUMED_OUT | s->mapping->settles);
+    enum {
+        OPEN = FACT_BIT(HEADS) | FACT_BIT(ACTIVATION) | FACT_BIT(POOL) | FACT_BIT(NORM) | FACT_BIT(NORM_EPS) |
+               FACT_BIT(POS_RESIZE)
+    };
+    int all = OPEN & ~s->mapping->settles;
     bool gated = names_ffn(s, weights) == 1 + ACTIVATION_SWIGLU;
-    return gated && !s->mapping->gate_varies ? all & ~ASSUMED_ACTIVATION : all;
+    return gated && !s->mapping->gate_varies ? all & ~FACT_BIT(ACTIVATION) : all;
 }
 
 /* Distinguishes a classifier from CLIP's projection, which have the same name in timm. A projection's bias is
@@ -226,7 +230,7 @@ static void find_classifier(struct key_map *s, const struct weights *weights)
     if (s->mapping->zero) s->classifier = !is_zero(weights, find_key(s, weights, s->mapping->zero));
     else {
         s->classifier = s->fc_norm || usual;
-        s->unsettled |= ASSUMED_OUT;
+        s->unsettled |= FACT_BIT(PROJECTION);
     }
 }
 

@@ -26,7 +26,7 @@ struct key_map {
     bool head;               /* open_clip's timm_proj: a projection next to the trunk */
     char outer[128];         /* prefix of the name of a projection outside the tower */
     bool classifier;         /* head.* or classifier.* is a classifier, which is not read */
-    int unsettled;           /* ASSUMED_... properties that these names leave open */
+    int unsettled;           /* FACT_BIT(...) of the properties that these names leave open */
     int heads, kv_heads;     /* shares of the parts of queries, keys and values; 0: equal ones */
 };
 

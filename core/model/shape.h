@@ -8,6 +8,7 @@
 #define MEOPT_MODEL_SHAPE_H
 
 #include "core/model/choices.h"
+#include "core/model/facts.h"
 #include "core/base/error.h"
 #include "core/device/device.h"
 #include "core/weights/weights.h"
@@ -86,29 +87,8 @@ struct model_shape {
     int64_t window;     /* a token sees this many, itself included; 0: all before it */
     bool tied;          /* the head's matrix is the token table */
     struct rope_of_tokens rope;
-    /* What the checkpoint's config.json or metadata say, where keys may say something else; heads 0: there is
-     * none. model_shape_text has the differences. */
-    struct said_of_tokens {
-        int64_t heads, window;
-        int ffn;
-        float norm_eps, dropout; /* of config.json: no training here has one */
-        double theta;
-    } said;
     bool classifier; /* the file has a classifier instead of a projection */
-    int assumed;     /* ASSUMED_... */
-};
-
-/* Properties that no tensor shows: neither a key, nor the file's metadata, nor a sidecar config gave them, so
- * the usual value was taken. model_shape_text marks each with "(assumed)". */
-enum {
-    ASSUMED_HEADS = 1,
-    ASSUMED_ACTIVATION = 2,
-    ASSUMED_POOL = 4,
-    ASSUMED_NORMS = 8,
-    ASSUMED_NORM_EPS = 16,
-    ASSUMED_POSITIONS = 32, /* frequencies of rotary positions; how positions are resized */
-    ASSUMED_OUT = 64,       /* whether the last matrix is a projection or a classifier */
-    ASSUMED_ALL = 127
+    struct model_facts facts;
 };
 
 const char *model_shape_activation(const struct model_shape *model_shape); /* "gelu", "quick_gelu", ... */

@@ -49,14 +49,14 @@ static int64_t side(const json_t *object, const char *key)
 static void set_activation(struct sidecar *b, const char *name)
 {
     copy(b->activation, sizeof b->activation, name);
-    b->ffn = activation_named(strcmp(name, "swiglu") == 0 ? "gelu" : name);
+    b->says.ffn = activation_named(strcmp(name, "swiglu") == 0 ? "gelu" : name);
 }
 
 static void set_pool(struct sidecar *b, const char *name)
 {
     copy(b->pool, sizeof b->pool, name);
     b->map = strcmp(name, "map") == 0;
-    b->pool_kind = strcmp(name, "tok") == 0 || strcmp(name, "token") == 0 || strcmp(name, "cls") == 0
+    b->says.pool = strcmp(name, "tok") == 0 || strcmp(name, "token") == 0 || strcmp(name, "cls") == 0
                        ? POOL_CLS
                    : strcmp(name, "avg") == 0 ? POOL_AVG
                                               : POOL_USUAL;
@@ -93,12 +93,12 @@ static void timm_architecture(struct sidecar *b, const char *name)
 {
     bool eva = begins(name, "eva"), dinov3 = strstr(name, "dinov3") != NULL;
     if (strstr(name, "_rope_")) copy(b->odd, sizeof b->odd, "rotary positions of another kind");
-    b->pos_resize = POS_RESIZE_TIMM;
+    b->says.pos_resize = POS_RESIZE_TIMM;
     if (!known_architecture(name)) return;
-    b->norms = strstr(name, "eva02_enormous") ? POST_NORM : NORMS_BEFORE;
+    b->says.norms = strstr(name, "eva02_enormous") ? POST_NORM : NORMS_BEFORE;
     set_activation(b, strstr(name, "quickgelu") ? "quick_gelu" : siglip_tanh(name) ? "gelu_tanh" : "gelu");
     b->rotary = eva || dinov3;
-    b->norm_eps = dinov3 || (strstr(name, "_clip_") && !eva) ? 1e-5 : 1e-6;
+    b->says.norm_eps = dinov3 || (strstr(name, "_clip_") && !eva) ? 1e-5f : 1e-6f;
 }
 
 /* A tower of timm inside a model of open_clip: of any size; its name gives the other properties. */
@@ -125,16 +125,16 @@ static bool open_clip(struct sidecar *b, const json_t *root)
     const char *trunk = text(vision, "timm_model_name");
     if (!json_is_object(vision)) return false;
     if (*trunk) return open_clip_timm(b, vision, trunk);
-    if (!*text(vision, "eva_model_name")) b->family = FAMILY_OPENCLIP;
+    if (!*text(vision, "eva_model_name")) b->says.family = FAMILY_OPENCLIP;
     if (!width) width = 768;
     if (!head) head = 64;
-    if (head > 0 && width > 0) b->heads = width / head;
-    b->sizes.width = width;
-    b->sizes.depth = integer(vision, "layers");
-    b->sizes.patch = side(vision, "patch_size");
-    b->sizes.grid = grid_of(side(vision, "image_size"), b->sizes.patch);
+    if (head > 0 && width > 0) b->says.heads = width / head;
+    b->says.width = width;
+    b->says.depth = integer(vision, "layers");
+    b->says.patch = side(vision, "patch_size");
+    b->says.pos_grid = grid_of(side(vision, "image_size"), b->says.patch);
     double hidden = (double)width * json_number_value(ratio);
-    if (hidden >= 1 && hidden < 1e9) b->sizes.hidden = (int64_t)hidden;
+    if (hidden >= 1 && hidden < 1e9) b->says.hidden = (int64_t)hidden;
     const json_t *quick = json_object_get(model, "quick_gelu");
     set_activation(b, json_is_true(quick) ? "quick_gelu" : "gelu");
     const char *kind = text(json_object_get(vision, "act_kwargs"), "approximate");
@@ -145,13 +145,14 @@ static bool open_clip(struct sidecar *b, const json_t *root)
         const json_t *pool_heads = json_object_get(vision, "attn_pooler_heads");
         bool first = !*pool || strcmp(pool, "tok") == 0; /* of the queries */
         set_pool(b, first ? "attentional_pool" : "attentional_pool of all queries");
-        if (first) b->pool_heads = pool_heads ? json_integer_value(pool_heads) : 8;
+        if (first) b->says.pool_heads = pool_heads ? json_integer_value(pool_heads) : 8;
     } else if (is_true(vision, "global_average_pool")) set_pool(b, "avg");
     else set_pool(b, *pool ? pool : "tok");
-    if (b->pool_kind == POOL_AVG && is_true(vision, "final_ln_after_pool")) b->pool_kind = POOL_AVG_FIRST;
-    b->norm_eps = json_number_value(json_object_get(json_object_get(vision, "norm_kwargs"), "eps"));
-    if (!(b->norm_eps > 0)) b->norm_eps = *text(vision, "eva_model_name") ? 1e-6 : 1e-5;
-    b->norms = is_true(vision, "postnorm") ? POST_NORM : NORMS_BEFORE; /* EVA-CLIP's */
+    if (b->says.pool == POOL_AVG && is_true(vision, "final_ln_after_pool")) b->says.pool = POOL_AVG_FIRST;
+    b->says.norm_eps =
+        (float)json_number_value(json_object_get(json_object_get(vision, "norm_kwargs"), "eps"));
+    if (!(b->says.norm_eps > 0)) b->says.norm_eps = *text(vision, "eva_model_name") ? 1e-6f : 1e-5f;
+    b->says.norms = is_true(vision, "postnorm") ? POST_NORM : NORMS_BEFORE; /* EVA-CLIP's */
     return true;
 }
 
@@ -161,16 +162,16 @@ static const struct hf_defaults {
     enum family family;
     int64_t width, heads;
     const char *act;
-    double norm_eps;
+    float norm_eps;
 } hf_defaults[] = {
-    {"clip", FAMILY_OPENCLIP, 768, 12, "quick_gelu", 1e-5},
-    {"chinese_clip", FAMILY_OPENCLIP, 768, 12, "quick_gelu", 1e-5},
-    {"dinov2", FAMILY_DINOV2, 768, 12, "gelu", 1e-6},
-    {"dinov3", FAMILY_DINOV3, 384, 6, "gelu", 1e-5},
-    {"siglip", FAMILY_UNKNOWN, 768, 12, "gelu_pytorch_tanh", 1e-6}, /* without its head a plain ViT */
-    {"vit_msn", FAMILY_DINOV2, 768, 12, "gelu", 1e-6},
-    {"vit", FAMILY_DINOV2, 768, 12, "gelu", 1e-12},
-    {"deit", FAMILY_DINOV2, 768, 12, "gelu", 1e-12},
+    {"clip", FAMILY_OPENCLIP, 768, 12, "quick_gelu", 1e-5f},
+    {"chinese_clip", FAMILY_OPENCLIP, 768, 12, "quick_gelu", 1e-5f},
+    {"dinov2", FAMILY_DINOV2, 768, 12, "gelu", 1e-6f},
+    {"dinov3", FAMILY_DINOV3, 384, 6, "gelu", 1e-5f},
+    {"siglip", FAMILY_UNKNOWN, 768, 12, "gelu_pytorch_tanh", 1e-6f}, /* without its head a plain ViT */
+    {"vit_msn", FAMILY_DINOV2, 768, 12, "gelu", 1e-6f},
+    {"vit", FAMILY_DINOV2, 768, 12, "gelu", 1e-12f},
+    {"deit", FAMILY_DINOV2, 768, 12, "gelu", 1e-12f},
 };
 
 static const struct hf_defaults *defaults_of(const char *type)
@@ -203,32 +204,33 @@ static bool transformers(struct sidecar *b, const json_t *root)
     const json_t *model = transformers_model(root);
     const char *type = transformers_type(root), *act = text(model, "hidden_act");
     const struct hf_defaults *usual = defaults_of(type);
-    b->sizes.width = or_else(integer(model, "hidden_size"), usual->width);
-    if (!b->sizes.width) return false;
-    b->family = usual->family;
-    b->sizes.depth = integer(model, "num_hidden_layers");
-    b->sizes.patch = side(model, "patch_size");
-    b->sizes.hidden = integer(model, "intermediate_size");
-    b->heads = or_else(integer(model, "num_attention_heads"), usual->heads);
-    b->norm_eps = json_number_value(json_object_get(model, "layer_norm_eps"));
-    if (!(b->norm_eps > 0)) b->norm_eps = usual->norm_eps;
+    b->says.width = or_else(integer(model, fact_rows[FACT_WIDTH].member), usual->width);
+    if (!b->says.width) return false;
+    b->says.family = usual->family;
+    b->says.depth = integer(model, fact_rows[FACT_DEPTH].member);
+    b->says.patch = side(model, "patch_size");
+    b->says.hidden = integer(model, fact_rows[FACT_HIDDEN].member);
+    b->says.heads = or_else(integer(model, fact_rows[FACT_HEADS].member), usual->heads);
+    b->says.norm_eps = (float)json_number_value(json_object_get(model, "layer_norm_eps"));
+    if (!(b->says.norm_eps > 0)) b->says.norm_eps = usual->norm_eps;
     if (!*act) act = usual->act;
     if (*act) set_activation(b, act);
     if (begins(type, "dinov3")) {
         const json_t *rope = json_object_get(model, "rope_parameters");
-        b->rope_theta = json_number_value(json_object_get(model, "rope_theta"));
-        if (!(b->rope_theta > 0)) b->rope_theta = json_number_value(json_object_get(rope, "rope_theta"));
-        if (!(b->rope_theta > 0)) b->rope_theta = 100;
+        b->says.rope.theta = json_number_value(json_object_get(model, "rope_theta"));
+        if (!(b->says.rope.theta > 0))
+            b->says.rope.theta = json_number_value(json_object_get(rope, "rope_theta"));
+        if (!(b->says.rope.theta > 0)) b->says.rope.theta = 100;
         b->rotary = true;
-        b->image = side(model, "image_size");
+        b->says.image = side(model, "image_size");
         if (is_true(model, "use_gated_mlp") && strcmp(act, "silu") != 0)
             copy(b->odd, sizeof b->odd, "a feed-forward gated by another function than silu");
         return true; /* no positions to resize */
     }
     double ratio = json_number_value(json_object_get(model, "mlp_ratio"));
-    if (ratio > 0 && ratio < 1e3) b->sizes.hidden = (int64_t)((double)b->sizes.width * ratio);
-    b->sizes.grid = grid_of(side(model, "image_size"), b->sizes.patch);
-    b->pos_resize = strstr(type, "registers") ? POS_RESIZE_TIMM : POS_RESIZE_HF;
+    if (ratio > 0 && ratio < 1e3) b->says.hidden = (int64_t)((double)b->says.width * ratio);
+    b->says.pos_grid = grid_of(side(model, "image_size"), b->says.patch);
+    b->says.pos_resize = strstr(type, "registers") ? POS_RESIZE_TIMM : POS_RESIZE_HF;
     return true;
 }
 
@@ -258,20 +260,20 @@ static void timm_arguments(struct sidecar *b, const json_t *root)
 {
     const json_t *args = json_object_get(root, "model_args"), *value;
     const char *key, *act = text(args, "act_layer"), *pool = text(args, "global_pool");
-    b->heads = integer(args, "num_heads");
-    b->sizes.depth = integer(args, "depth");
-    b->sizes.patch = side(args, "patch_size");
-    b->sizes.grid = grid_of(side(args, "img_size"), b->sizes.patch);
+    b->says.heads = integer(args, "num_heads");
+    b->says.depth = integer(args, "depth");
+    b->says.patch = side(args, "patch_size");
+    b->says.pos_grid = grid_of(side(args, "img_size"), b->says.patch);
     if (*act) set_activation(b, act);
     if (*pool) set_pool(b, pool);
-    if (is_true(args, "use_post_norm")) b->norms = POST_NORM;
-    b->rope_theta = json_number_value(json_object_get(args, "rope_temperature"));
+    if (is_true(args, "use_post_norm")) b->says.norms = POST_NORM;
+    b->says.rope.theta = json_number_value(json_object_get(args, "rope_temperature"));
     json_object_foreach((json_t *)(uintptr_t)args, key, value)
     {
         bool odd_norm = strcmp(key, "norm_layer") == 0 && json_is_string(value) &&
                         strcmp(json_string_value(value), "layernorm") != 0;
         bool rotates = strstr(key, "rot_pos") || strstr(key, "ref_feat") || strncmp(key, "rope_", 5) == 0;
-        if (strcmp(key, "rope_temperature") == 0 && b->rope_theta > 0) continue;
+        if (strcmp(key, "rope_temperature") == 0 && b->says.rope.theta > 0) continue;
         if ((is_shown(key) && !odd_norm) || json_is_null(value) || (json_is_false(value) && !rotates))
             continue;
         char name[64];
@@ -285,11 +287,11 @@ static bool timm(struct sidecar *b, const json_t *root)
 {
     const char *architecture = text(root, "architecture"), *pool = text(root, "global_pool");
     if (!begins(architecture, "vit_") && !known_architecture(architecture)) return false;
-    b->sizes.width = integer(root, "num_features");
+    b->says.width = integer(root, "num_features");
     timm_architecture(b, architecture);
     if (*pool) set_pool(b, pool);
     timm_arguments(b, root);
-    return b->sizes.width > 0;
+    return b->says.width > 0;
 }
 
 /* Sets the path of `name` in the checkpoint's directory, malloc'ed; NULL: it does not exist. A file that
@@ -341,29 +343,23 @@ int sidecar_object(json_t **root, const char *checkpoint, const char *name, stru
 /* Returns whether family and sizes match those of the tower; if not, says which differs. */
 static bool is_of(const struct sidecar *b, const struct model_shape *g, char *why, size_t size)
 {
-    const struct {
-        const char *name;
-        int64_t says, is;
-    } sizes[] = {{"width", b->sizes.width, g->width},
-                 {"depth", b->sizes.depth, g->depth},
-                 {"patch", b->sizes.patch, g->patch},
-                 {N_("hidden width"), g->ffn == 1 + ACTIVATION_SWIGLU ? 0 : b->sizes.hidden, g->hidden},
-                 {N_("grid of positions"), b->sizes.grid, g->pos_grid}};
-    if (b->family && g->family && b->family != g->family) {
+    static const enum fact sizes[] = {FACT_WIDTH, FACT_DEPTH, FACT_PATCH, FACT_HIDDEN, FACT_POS_GRID};
+    if (b->says.family && g->family && b->says.family != g->family) {
         snprintf(why, size, _("it describes a %s tower, the checkpoint has a %s tower"),
-                 family_name(b->family), family_name(g->family));
+                 family_name(b->says.family), family_name(g->family));
         return false;
     }
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        if (sizes[i].says && sizes[i].is && sizes[i].says != sizes[i].is) {
-            snprintf(why, size, _("its %s is %lld, the checkpoint's %lld"), sizes[i].name,
-                     (long long)sizes[i].says, (long long)sizes[i].is);
-            return false;
-        }
-    bool fits = b->heads >= 0 && (!b->heads || !g->width || g->width % b->heads == 0);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        bool gated = g->ffn == 1 + ACTIVATION_SWIGLU && sizes[i] == FACT_HIDDEN; /* given in other units */
+        if (gated || !fact_differs(&b->says, g, sizes[i])) continue;
+        snprintf(why, size, _("its %s is %lld, the checkpoint's %lld"), fact_rows[sizes[i]].name,
+                 (long long)fact_value(&b->says, sizes[i]), (long long)fact_value(g, sizes[i]));
+        return false;
+    }
+    bool fits = b->says.heads >= 0 && (!b->says.heads || !g->width || g->width % b->says.heads == 0);
     if (!fits)
         snprintf(why, size, _("width %lld is not a multiple of %lld heads"), (long long)g->width,
-                 (long long)b->heads);
+                 (long long)b->says.heads);
     return fits;
 }
 

@@ -13,24 +13,11 @@ enum sidecar_library { SIDECAR_NONE, SIDECAR_OPEN_CLIP, SIDECAR_TRANSFORMERS, SI
 struct sidecar {
     const char *name;              /* "config.json"; NULL: none, or of a different tower */
     enum sidecar_library library;  /* that wrote it */
-    enum family family;            /* FAMILY_UNKNOWN: absent */
-    int ffn;                       /* 1 + enum activation, as model_shape.ffn; 0: absent */
-    int64_t heads;                 /* 0: absent */
-    char activation[48], pool[48]; /* as in the file; "" if absent. ffn 0 with an activation: unknown */
-    enum pool pool_kind;           /* of `pool`; POOL_USUAL: unknown */
-    int64_t pool_heads;            /* attention pooling with this number of heads; 0: none */
-    bool map;                      /* or with the heads of the blocks (timm's map, SigLIP) */
-    enum norms norms;
-    char odd[96];               /* an unsupported property; "": none */
-    enum pos_resize pos_resize; /* of the library; POS_RESIZE_USUAL: absent */
-    double norm_eps;            /* 0: absent */
-    double rope_theta;          /* of DINOv3's rotary positions; 0: absent */
-    int64_t image;              /* default input side of a tower without positions; 0: absent */
-    bool rotary;                /* rotary positions are specified, and supported */
-    /* Sizes, which must match the tower's; 0: absent. */
-    struct {
-        int64_t width, depth, patch, hidden, grid;
-    } sizes;
+    struct model_shape says;       /* 0: absent. Its sizes must match the tower's */
+    char activation[48], pool[48]; /* as in the file; "" if absent. says.ffn, says.pool 0: unknown */
+    bool map;                      /* attention pooling with the heads of the blocks (timm's map, SigLIP) */
+    bool rotary;                   /* rotary positions are specified, and supported */
+    char odd[96];                  /* an unsupported property; "": none */
 };
 
 /* Reads the sidecar config in the checkpoint's directory (or in the checkpoint, if that is one). `tower`: the

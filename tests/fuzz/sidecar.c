@@ -25,7 +25,7 @@ static void check(const char *path, int64_t width)
     check_text(b.activation, sizeof b.activation);
     check_text(b.pool, sizeof b.pool);
     check_text(b.odd, sizeof b.odd);
-    if (!b.name && (b.heads || b.ffn || b.norms || b.odd[0] || b.pos_resize)) abort();
+    if (!b.name && (b.says.heads || b.says.ffn || b.says.norms || b.odd[0] || b.says.pos_resize)) abort();
 }
 
 static void check_language(const char *path)
@@ -36,13 +36,14 @@ static void check_language(const char *path)
     if (code != 0 && (code != EXIT_CONFIG || !err.what[0])) abort();
     check_text(err.what, sizeof err.what);
     check_text(c.type, sizeof c.type);
-    if (code || !c.family) return;
-    const int64_t sizes[] = {c.width, c.depth,    c.hidden,   c.vocabulary, c.positions,
-                             c.heads, c.kv_heads, c.head_dim, c.window};
+    const struct model_shape *g = &c.says;
+    if (code || !g->family) return;
+    const int64_t sizes[] = {g->width, g->depth,    g->hidden,   g->vocabulary, g->positions,
+                             g->heads, g->kv_heads, g->head_dim, g->window};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         if (sizes[i] < 0 || sizes[i] > INT32_MAX) abort();
-    if (!c.ffn || !(c.norm_eps > 0) || c.rope.scaling > ROPE_YARN) abort();
-    if (c.family == FAMILY_LLAMA && !(c.rope.theta > 0)) abort();
+    if (!g->ffn || !(g->norm_eps > 0) || g->rope.scaling > ROPE_YARN) abort();
+    if (g->family == FAMILY_LLAMA && !(g->rope.theta > 0)) abort();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);

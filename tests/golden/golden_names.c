@@ -58,8 +58,8 @@ static void embeds_as_the_class_does(json_t *row, const struct weights *golden, 
     if (inferred(w, side, &g, &err)) fail_msg("%s: %s", name, err.what);
     if (sidecar_read(&sidecar, path, &g, &err)) fail_msg("%s: %s", name, err.what);
     if (sidecar.name) { /* transformers writes it, timm's state_dict comes alone */
-        assert_int_equal(sidecar.heads, 2);
-        if (sidecar.ffn && g.ffn != 1 + ACTIVATION_SWIGLU) g.ffn = sidecar.ffn;
+        assert_int_equal(sidecar.says.heads, 2);
+        if (sidecar.says.ffn && g.ffn != 1 + ACTIVATION_SWIGLU) g.ffn = sidecar.says.ffn;
     } else if (activation_named(ffn)) g.ffn = activation_named(ffn);
     const char *pool = text(row, "pool"), *norm = text(row, "norm");
     assert_string_equal(model_shape_pool(&g), pool ? pool : "cls");

@@ -329,12 +329,12 @@ static void heads_are_those_of_the_published_towers_of_that_width(void **state)
             assert_int_equal(model_shape_check(&g, 0, &err), 0);
             assert_int_equal(g.heads, published[i][1]);
             model_shape_text(&g, text, sizeof text);
-            assert_true(g.assumed & ASSUMED_HEADS);
+            assert_true(fact_assumed(&g, FACT_HEADS));
             assert_non_null(strstr(text, "assumed"));
             g.heads = 0;
             assert_int_equal(model_shape_check(&g, 32, &err), 0); /* said, so not assumed */
             assert_int_equal(g.heads, published[i][0] / 32);
-            assert_false(g.assumed & ASSUMED_HEADS);
+            assert_false(fact_assumed(&g, FACT_HEADS));
         }
     struct model_shape odd = {
         .family = FAMILY_OPENCLIP, .width = 100, .out = 64, .depth = 1, .image = 224, .patch = 14};

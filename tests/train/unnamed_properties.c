@@ -3,11 +3,31 @@
 #include "core/step/trainer.h"
 #include "core/experiment/experiment.h"
 #include "tests/golden/golden.h"
+#include "tests/mentions.h"
 
 #include <stdio.h>
 #include <unistd.h>
 
 enum { QUICK = 1 + ACTIVATION_QUICK_GELU, GELU = 1 + ACTIVATION_GELU, TANH = 1 + ACTIVATION_GELU_TANH };
+
+static const char *metadata_of; /* of the file, as the first member of its header; NULL: none */
+
+static void add_metadata(char **bytes, size_t *count)
+{
+    size_t n = strlen(metadata_of), pad = (8 - n % 8) % 8;
+    uint64_t header;
+    char *more = xcalloc(*count + n + pad, 1);
+    memcpy(&header, *bytes, sizeof header);
+    header += n + pad;
+    memcpy(more, &header, sizeof header);
+    more[8] = '{';
+    memcpy(more + 9, metadata_of, n);
+    memset(more + 9 + n, ' ', pad);
+    memcpy(more + 9 + n + pad, *bytes + 9, *count - 9);
+    free(*bytes);
+    *bytes = more;
+    *count += n + pad;
+}
 
 /* The teacher's model shape for a tower 32 wide, with the sidecar config `json` in file `name` (NULL: none)
  * and one more key=value (or NULL). */
@@ -22,6 +42,7 @@ static int teacher(struct model_shape *g, const char *name, const char *json, co
          *model = xasprintf("%s/model.safetensors", directory),
          *weight_t = xasprintf("model_t.weight=%s", model), *weight_s = xasprintf("model_s.weight=%s", model);
     assert_int_equal(file_read(from, 1 << 20, &bytes, &count, err), 0);
+    if (metadata_of) add_metadata(&bytes, &count);
     assert_int_equal(file_write_atomic(model, bytes, count, err), 0);
     if (name) {
         char *path = xasprintf("%s/%s", directory, name);
@@ -96,7 +117,7 @@ static void a_sidecar_config_sets_activation_and_heads(void **state)
         struct model_shape g = known(rows[i].name, rows[i].json, NULL);
         assert_int_equal(g.ffn, rows[i].ffn);
         assert_int_equal(g.heads, rows[i].heads);
-        assert_false(g.assumed & (ASSUMED_HEADS | ASSUMED_ACTIVATION));
+        assert_false(fact_assumed(&g, FACT_HEADS) || fact_assumed(&g, FACT_ACTIVATION));
     }
     struct model_shape g =
         known("config.json",
@@ -104,7 +125,7 @@ static void a_sidecar_config_sets_activation_and_heads(void **state)
               "\"global_pool\": \"token\"}",
               "model_t.heads=2");
     assert_int_equal(g.ffn, QUICK);
-    assert_false(g.assumed & (ASSUMED_ACTIVATION | ASSUMED_POOL));
+    assert_false(fact_assumed(&g, FACT_ACTIVATION) || fact_assumed(&g, FACT_POOL));
 }
 
 static void a_key_stands_above_the_file_and_nothing_is_assumed_then(void **state)
@@ -112,12 +133,49 @@ static void a_key_stands_above_the_file_and_nothing_is_assumed_then(void **state
     (void)state;
     struct model_shape g = known("open_clip_config.json", OPEN_CLIP("true", ""), "model_t.activation=gelu");
     assert_int_equal(g.ffn, GELU);
-    assert_false(g.assumed & ASSUMED_ACTIVATION);
+    assert_false(fact_assumed(&g, FACT_ACTIVATION));
     g = known("open_clip_config.json", OPEN_CLIP("true", ", \"pool_type\": \"avg\""), "model_t.pool=cls");
-    assert_false(g.assumed & ASSUMED_POOL);
+    assert_false(fact_assumed(&g, FACT_POOL));
     assert_int_equal(g.pool, POOL_CLS);
     g = known("open_clip_config.json", OPEN_CLIP("true", ""), "model_t.heads=4");
     assert_int_equal(g.heads, 4);
+}
+
+#define HEADS_4                                                                                              \
+    "{\"embed_dim\": 16, \"quick_gelu\": false, \"vision_cfg\": {\"width\": 32, \"head_width\": 8}}"
+
+static void a_sidecar_config_that_contradicts_the_metadata_is_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *json, *key, *text; /* of the error; NULL: none */
+        enum fact_source heads;
+    } rows[] = {
+        {OPEN_CLIP("false", ""), NULL, NULL, SOURCE_METADATA},
+        {HEADS_4, NULL, "heads|4|2", SOURCE_FAMILY},
+        {HEADS_4, "model_t.heads=4", NULL, SOURCE_KEY},
+        {OPEN_CLIP("true", ""), NULL, "activation|quick_gelu|gelu", SOURCE_FAMILY},
+        {OPEN_CLIP("true", ""), "model_t.activation=gelu", NULL, SOURCE_METADATA},
+        {OPEN_CLIP("false", ", \"norm_kwargs\": {\"eps\": 1e-6}"), NULL, "norm_eps|1e-06|1e-05",
+         SOURCE_FAMILY},
+        {OPEN_CLIP("false", ", \"postnorm\": true"), NULL, "norm|post|pre", SOURCE_FAMILY},
+        {OPEN_CLIP("false", ", \"pool_type\": \"avg\""), NULL, NULL, SOURCE_METADATA},
+    };
+    metadata_of =
+        "\"__metadata__\": {\"meopt.heads\": \"2\", \"meopt.activation\": \"gelu\", \"meopt.pool\": "
+        "\"cls\", \"meopt.norm\": \"pre\", \"meopt.norm_eps\": \"1e-05\"},";
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct model_shape g;
+        struct error err;
+        int code = teacher(&g, "open_clip_config.json", rows[i].json, rows[i].key, &err);
+        if (code != (rows[i].text ? EXIT_CONFIG : 0))
+            fail_msg("%s: exit %d, %s", rows[i].json, code, err.what);
+        if (rows[i].text && !mentions(err.what, rows[i].text)) fail_msg("%s: %s", rows[i].json, err.what);
+        if (rows[i].text) continue;
+        assert_int_equal(g.facts.from[FACT_HEADS], rows[i].heads);
+        assert_int_equal(g.pool, POOL_CLS);
+    }
+    metadata_of = NULL;
 }
 
 static void a_sidecar_config_sets_the_pooling(void **state)
@@ -139,7 +197,7 @@ static void a_sidecar_config_sets_the_pooling(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct model_shape g = known(rows[i].name, rows[i].json, "model_t.heads=2");
         assert_int_equal(g.pool, rows[i].pool);
-        assert_false(g.assumed & ASSUMED_POOL);
+        assert_false(fact_assumed(&g, FACT_POOL));
     }
     assert_int_equal(known("open_clip_config.json", OPEN_CLIP("true", ""), "model_t.pool=avg_first").pool,
                      POOL_AVG_FIRST);
@@ -162,21 +220,21 @@ static void unknown_properties_are_assumed_with_a_message(void **state)
     (void)state;
     struct model_shape g = known(NULL, NULL, "model_t.heads=2");
     char text[512];
-    assert_true((g.assumed & (ASSUMED_HEADS | ASSUMED_ACTIVATION | ASSUMED_POOL)) ==
-                (ASSUMED_ACTIVATION | ASSUMED_POOL));
+    assert_true(!fact_assumed(&g, FACT_HEADS) && fact_assumed(&g, FACT_ACTIVATION) &&
+                fact_assumed(&g, FACT_POOL));
     model_shape_text(&g, text, sizeof text);
     assert_true(strstr(text, "gelu (assumed)") && strstr(text, "cls token (assumed)") &&
                 strstr(text, "1e-05 (assumed)"));
     /* of another tower */
     g = known("config.json", "{\"model_type\": \"clip\", \"vision_config\": {\"hidden_size\": 768}}",
               "model_t.heads=2");
-    assert_true(g.assumed & ASSUMED_ACTIVATION && g.ffn == GELU);
+    assert_true(fact_assumed(&g, FACT_ACTIVATION) && g.ffn == GELU);
     /* of another depth, of another patch; with heads and head_dim that do not make the width */
     static const char *const others[] = {OPEN_CLIP("true", ", \"layers\": 24"),
                                          OPEN_CLIP("true", ", \"patch_size\": 32")};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         g = known("open_clip_config.json", others[i], "model_t.heads=2");
-        assert_true(g.assumed & ASSUMED_ACTIVATION && g.ffn == GELU);
+        assert_true(fact_assumed(&g, FACT_ACTIVATION) && g.ffn == GELU);
     }
     struct error err;
     assert_int_equal(teacher(&g, "open_clip_config.json", OPEN_CLIP("true", ""), "model_t.head_dim=5", &err),
@@ -256,7 +314,7 @@ static void heads_of_attention_pooling_are_set_or_assumed(void **state)
     g = known("open_clip_config.json",
               OPEN_CLIP("false", ", \"attentional_pool\": true, \"attn_pooler_heads\": 2"), NULL);
     assert_int_equal(g.pool_heads, 2);
-    assert_false(g.assumed & ASSUMED_POOL);
+    assert_false(fact_assumed(&g, FACT_POOL));
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         struct error err;
         assert_int_equal(teacher(&g, "open_clip_config.json", refused[i].json, refused[i].key, &err),
@@ -307,7 +365,7 @@ static void the_activation_of_a_siglip_tower_is_that_of_its_architecture(void **
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         g = known("config.json", rows[i].json, "model_t.heads=2");
         assert_int_equal(g.ffn, rows[i].ffn);
-        assert_false(g.assumed & (ASSUMED_ACTIVATION | ASSUMED_POOL));
+        assert_false(fact_assumed(&g, FACT_ACTIVATION) || fact_assumed(&g, FACT_POOL));
     }
     directory_of = "openclip-quick";
 }
@@ -332,6 +390,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_sidecar_config_sets_activation_and_heads),
         cmocka_unit_test(a_key_stands_above_the_file_and_nothing_is_assumed_then),
+        cmocka_unit_test(a_sidecar_config_that_contradicts_the_metadata_is_refused),
         cmocka_unit_test(a_sidecar_config_sets_the_pooling),
         cmocka_unit_test(positions_are_resized_as_the_library_does_that_wrote_the_checkpoint),
         cmocka_unit_test(unknown_properties_are_assumed_with_a_message),

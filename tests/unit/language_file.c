@@ -200,7 +200,7 @@ static void own_files_need_no_config(void **state)
     assert_int_equal(h.head_dim, 16);
     assert_int_equal(h.positions, 4096);
     assert_int_equal(h.window, 100);
-    assert_false(h.tied || h.assumed);
+    assert_false(h.tied || facts_assumed(&h));
     assert_true(equal(h.norm_eps, 1e-6f));
     assert_memory_equal(&g.rope, &h.rope, sizeof g.rope);
     g = small(FAMILY_GPT2);
@@ -208,7 +208,7 @@ static void own_files_need_no_config(void **state)
     put_own(&g, "own.safetensors");
     h = (struct model_shape){.family = FAMILY_UNKNOWN};
     if (infer(&h, "own.safetensors", &err)) fail_msg("%s", err.what);
-    assert_true(h.tied && h.ffn == 1 + ACTIVATION_GELU && h.heads == 8 && !h.assumed);
+    assert_true(h.tied && h.ffn == 1 + ACTIVATION_GELU && h.heads == 8 && !facts_assumed(&h));
 }
 
 static void config_says_what_no_tensor_shows(void **state)
@@ -223,7 +223,7 @@ static void config_says_what_no_tensor_shows(void **state)
                "\"llama3\",\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4,"
                "\"original_max_position_embeddings\":128}}");
     if (infer(&h, "hf.safetensors", &err)) fail_msg("%s", err.what);
-    assert_true(h.heads == 8 && h.kv_heads == 2 && h.head_dim == 8 && !h.tied && !h.assumed);
+    assert_true(h.heads == 8 && h.kv_heads == 2 && h.head_dim == 8 && !h.tied && !facts_assumed(&h));
     assert_true(h.positions == 512 && h.context == 512 && h.window == 0);
     assert_true(h.rope.scaling == ROPE_LLAMA3 && fabs(h.rope.theta - 500000) < 1e-6 &&
                 fabs(h.rope.original - 128) < 1e-9);
@@ -270,7 +270,7 @@ static void config_says_what_no_tensor_shows(void **state)
     put_config(NULL);
     h = (struct model_shape){.family = FAMILY_UNKNOWN};
     if (infer(&h, "hf.safetensors", &err)) fail_msg("%s", err.what);
-    assert_true(h.heads == 1 && h.assumed & ASSUMED_HEADS && h.ffn == 1 + ACTIVATION_GELU_TANH);
+    assert_true(h.heads == 1 && fact_assumed(&h, FACT_HEADS) && h.ffn == 1 + ACTIVATION_GELU_TANH);
 }
 
 static void other_models_are_refused_by_name(void **state)

@@ -145,7 +145,7 @@ static void text_names_what_tensors_do_not_show(void **state)
     model_shape_text(&g, text, sizeof text);
     assert_true(mentions(text, "llama|16 blocks|2048|32 heads of 64|8|500000|32|swiglu|128256|tied|131072"));
     g = shape_of("mistral_7b");
-    g.assumed = ASSUMED_POSITIONS;
+    g.facts.from[FACT_ROPE_THETA] = SOURCE_ASSUMED;
     model_shape_text(&g, text, sizeof text);
     assert_true(mentions(text, "window 4096|10000|(assumed)|untied"));
 }
