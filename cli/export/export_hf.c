@@ -201,9 +201,8 @@ int export_hf_write(const char *directory, const struct model_shape *g, const js
                                              : clip(g);
     bool whole = g->pos_grid == config->data.image_size / g->patch;
     if (o) {
-        json_object_set_new(o, "hidden_size", json_integer((json_int_t)g->width));
-        json_object_set_new(o, "num_hidden_layers", json_integer((json_int_t)g->depth));
-        json_object_set_new(o, "num_attention_heads", json_integer((json_int_t)g->heads));
+        static const enum fact sizes[] = {FACT_WIDTH, FACT_DEPTH, FACT_HEADS, FACT_COUNT};
+        export_set_sizes(o, g, false, sizes);
         json_object_set_new(o, "num_channels", json_integer(3));
         json_object_set_new(o, "image_size",
                             json_integer((json_int_t)(positions && !whole ? g->pos_grid * g->patch

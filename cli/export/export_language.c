@@ -178,16 +178,18 @@ static json_t *rope_scaling(const struct rope_of_tokens *r)
     return o;
 }
 
+void export_set_sizes(json_t *o, const struct model_shape *g, bool gpt2, const enum fact *sizes)
+{
+    for (; *sizes != FACT_COUNT; sizes++)
+        json_object_set_new(o, gpt2 ? fact_rows[*sizes].gpt2 : fact_rows[*sizes].member,
+                            json_integer((json_int_t)fact_value(g, *sizes)));
+}
+
 static json_t *llama(const struct model_shape *g, const struct class_of *class)
 {
-    json_t *o =
-        json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:f, s:f, s:o, s:b, s:b}", "hidden_size",
-                  (json_int_t)g->width, "num_hidden_layers", (json_int_t)g->depth, "num_attention_heads",
-                  (json_int_t)g->heads, "num_key_value_heads", (json_int_t)model_shape_kv_heads(g),
-                  "head_dim", (json_int_t)model_shape_head_dim(g), "intermediate_size", (json_int_t)g->hidden,
-                  "max_position_embeddings", (json_int_t)g->positions, "hidden_act", "silu", "rms_norm_eps",
-                  rounded((double)model_shape_norm_eps(g)), "rope_theta", g->rope.theta, "rope_scaling",
-                  rope_scaling(&g->rope), "attention_bias", 0, "mlp_bias", 0);
+    json_t *o = json_pack("{s:s, s:f, s:f, s:o, s:b, s:b}", "hidden_act", "silu", "rms_norm_eps",
+                          rounded((double)model_shape_norm_eps(g)), "rope_theta", g->rope.theta,
+                          "rope_scaling", rope_scaling(&g->rope), "attention_bias", 0, "mlp_bias", 0);
     if (!class->windows) {
         json_object_set_new(o, "use_sliding_window", json_boolean(g->window > 0));
         json_object_set_new(o, "max_window_layers", json_integer(g->window ? 0 : (json_int_t)g->depth));
@@ -199,19 +201,13 @@ static json_t *llama(const struct model_shape *g, const struct class_of *class)
 static json_t *gpt2(const struct model_shape *g)
 {
     const char *act = g->ffn == 1 + ACTIVATION_GELU_TANH ? "gelu_new" : model_shape_activation(g);
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:f}", "n_embd", (json_int_t)g->width, "n_layer",
-                     (json_int_t)g->depth, "n_head", (json_int_t)g->heads, "n_inner", (json_int_t)g->hidden,
-                     "n_positions", (json_int_t)g->positions, "n_ctx", (json_int_t)g->positions,
-                     "activation_function", act, "layer_norm_epsilon",
-                     rounded((double)model_shape_norm_eps(g)));
+    return json_pack("{s:I, s:s, s:f}", "n_ctx", (json_int_t)g->positions, "activation_function", act,
+                     "layer_norm_epsilon", rounded((double)model_shape_norm_eps(g)));
 }
 
 static json_t *bert(const struct model_shape *g)
 {
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:f}", "hidden_size", (json_int_t)g->width,
-                     "num_hidden_layers", (json_int_t)g->depth, "num_attention_heads", (json_int_t)g->heads,
-                     "intermediate_size", (json_int_t)g->hidden, "max_position_embeddings",
-                     (json_int_t)g->positions, "type_vocab_size", (json_int_t)2, "hidden_act",
+    return json_pack("{s:I, s:s, s:f}", "type_vocab_size", (json_int_t)2, "hidden_act",
                      g->ffn == 1 + ACTIVATION_GELU_TANH ? "gelu_new" : model_shape_activation(g),
                      "layer_norm_eps", rounded((double)model_shape_norm_eps(g)));
 }
@@ -256,11 +252,15 @@ int export_language_write(const char *directory, const struct model_shape *g, co
     json_t *o = json_pack("{s:[s], s:s, s:I, s:b, s:s}", "architectures", class->name, "model_type",
                           class->type, "vocab_size", (json_int_t)g->vocabulary, "tie_word_embeddings",
                           g->tied, "torch_dtype", bf16 ? "bfloat16" : "float32");
-    json_t *sizes = family_encoder(family_row(g->family)) ? bert(g)
-                    : family_row(g->family)->rms          ? llama(g, class)
-                                                          : gpt2(g);
-    json_object_update(o, sizes);
-    json_decref(sizes);
+    static const enum fact sizes[] = {FACT_WIDTH,  FACT_DEPTH,     FACT_HEADS,
+                                      FACT_HIDDEN, FACT_POSITIONS, FACT_COUNT},
+                           groups[] = {FACT_WIDTH,    FACT_DEPTH,  FACT_HEADS,     FACT_KV_HEADS,
+                                       FACT_HEAD_DIM, FACT_HIDDEN, FACT_POSITIONS, FACT_COUNT};
+    bool encoder = family_encoder(family_row(g->family)), rms = family_row(g->family)->rms;
+    json_t *others = encoder ? bert(g) : rms ? llama(g, class) : gpt2(g);
+    export_set_sizes(o, g, !encoder && !rms, rms ? groups : sizes);
+    json_object_update(o, others);
+    json_decref(others);
     if (g->classes > 0) {
         export_set_classes(o, g->classes, classes);
         json_object_set_new(o, "problem_type", json_string("single_label_classification"));
@@ -273,7 +273,7 @@ int export_language_write(const char *directory, const struct model_shape *g, co
     json_decref(from);
     json_incref(o);
     int code = write_object(directory, "config.json", o, err);
-    bool generates = !family_encoder(family_row(g->family)) || g->classes <= 0;
+    bool generates = !encoder || g->classes <= 0;
     if (!code && generates) code = copy_from(directory, original, 0, 1, &found, err);
     if (!code && generates && !found) code = write_generation(directory, o, err);
     json_decref(o);

@@ -253,14 +253,27 @@ static json_t *count_json(int64_t n) { return n >= 0 ? json_integer((json_int_t)
 /* Returns null for a number that is not positive. */
 static json_t *positive_json(double x) { return x > 0 ? json_real(x) : json_null(); }
 
+/* Returns where each property comes from. */
+static json_t *sources_json(const struct model_shape *shape)
+{
+    static const char *const sources[] = {"family", "key",     "sidecar", "metadata",
+                                          "arch",   "tensors", "assumed"};
+    json_t *o = json_object();
+    for (enum fact f = 0; f < FACT_VALUES; f++)
+        if (shape->facts.from[f] || fact_value(shape, f) > 0)
+            json_object_set_new(o, fact_rows[f].name, json_string(sources[shape->facts.from[f]]));
+    return o;
+}
+
 static json_t *tower_json(const struct model_shape *shape, int64_t parameters)
 {
-    return json_pack(
-        "{s:s, s:I, s:I, s:I, s:b, s:s, s:b, s:I, s:I, s:I}", "family", family_name(shape->family), "width",
-        (json_int_t)shape->width, "depth", (json_int_t)shape->depth, "heads", (json_int_t)shape->heads,
-        "heads_assumed", fact_assumed(shape, FACT_HEADS), "activation", model_shape_activation(shape),
-        "activation_assumed", fact_assumed(shape, FACT_ACTIVATION), "image_pixels", (json_int_t)shape->image,
-        "out", (json_int_t)shape->out, "parameters", (json_int_t)parameters);
+    return json_pack("{s:s, s:I, s:I, s:I, s:b, s:s, s:b, s:I, s:I, s:I, s:o}", "family",
+                     family_name(shape->family), "width", (json_int_t)shape->width, "depth",
+                     (json_int_t)shape->depth, "heads", (json_int_t)shape->heads, "heads_assumed",
+                     fact_assumed(shape, FACT_HEADS), "activation", model_shape_activation(shape),
+                     "activation_assumed", fact_assumed(shape, FACT_ACTIVATION), "image_pixels",
+                     (json_int_t)shape->image, "out", (json_int_t)shape->out, "parameters",
+                     (json_int_t)parameters, "sources", sources_json(shape));
 }
 
 static void add_model(json_t *root, const struct plan_report *r)

@@ -6,36 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_HEADS = 1024 };
-
-// clang-format off
-#define AT(field) offsetof(struct model_shape, field)
-const struct fact_row fact_rows[FACT_VALUES] = {
-    [FACT_WIDTH] = {"width", "hidden_size", "n_embd", FACT_INT, AT(width), NULL},
-    [FACT_DEPTH] = {"depth", "num_hidden_layers", "n_layer", FACT_INT, AT(depth), NULL},
-    [FACT_HEADS] = {"heads", "num_attention_heads", "n_head", FACT_INT, AT(heads), NULL},
-    [FACT_KV_HEADS] = {"kv_heads", "num_key_value_heads", NULL, FACT_INT, AT(kv_heads), NULL},
-    [FACT_HEAD_DIM] = {"head_dim", "head_dim", NULL, FACT_INT, AT(head_dim), NULL},
-    [FACT_HIDDEN] = {"hidden", "intermediate_size", "n_inner", FACT_INT, AT(hidden), NULL},
-    [FACT_OUT] = {"out", NULL, NULL, FACT_INT, AT(out), NULL},
-    [FACT_PATCH] = {"patch", "patch_size", NULL, FACT_INT, AT(patch), NULL},
-    [FACT_POS_GRID] = {"pos_grid", NULL, NULL, FACT_INT, AT(pos_grid), NULL},
-    [FACT_VOCABULARY] = {"vocabulary", "vocab_size", NULL, FACT_INT, AT(vocabulary), NULL},
-    [FACT_CONTEXT] = {"context", NULL, NULL, FACT_INT, AT(context), NULL},
-    [FACT_POSITIONS] = {"positions", "max_position_embeddings", "n_positions", FACT_INT, AT(positions), NULL},
-    [FACT_WINDOW] = {"window", NULL, NULL, FACT_INT, AT(window), NULL},
-    [FACT_ACTIVATION] = {"activation", NULL, NULL, FACT_FFN, AT(ffn), NULL},
-    [FACT_POOL] = {"pool", NULL, NULL, FACT_CHOICE, AT(pool), pool_names},
-    [FACT_POOL_HEADS] = {"pool_heads", NULL, NULL, FACT_INT, AT(pool_heads), NULL},
-    [FACT_NORM] = {"norm", NULL, NULL, FACT_CHOICE, AT(norms), norms_names},
-    [FACT_NORM_EPS] = {"norm_eps", NULL, NULL, FACT_FLOAT, AT(norm_eps), NULL},
-    [FACT_POS_RESIZE] = {"pos_resize", NULL, NULL, FACT_CHOICE, AT(pos_resize), pos_resize_names},
-    [FACT_ROPE_THETA] = {"rope_theta", NULL, NULL, FACT_DOUBLE, AT(rope.theta), NULL},
-};
-// clang-format on
-_Static_assert(sizeof(enum pool) == sizeof(int) && sizeof(enum norms) == sizeof(int) &&
-                   sizeof(enum pos_resize) == sizeof(int),
-               "choices are read as int");
+#define FACT_ROW(number, name, kind, field, ...)                                                             \
+    {#name, FACT_##kind, offsetof(struct model_shape, field), __VA_ARGS__},
+const struct fact_row fact_rows[FACT_VALUES] = {FACTS(FACT_ROW)};
+_Static_assert(sizeof(enum pool) == sizeof(int), "choices are read as int");
 
 double fact_value(const struct model_shape *g, enum fact fact)
 {
@@ -89,10 +63,23 @@ bool fact_read(struct model_shape *g, enum fact fact, const char *text)
         for (int i = 1; row->words[i]; i++) value = strcmp(row->words[i], text) == 0 ? i : value;
     else {
         value = integer ? (double)strtoll(text, &end, 10) : strtod(text, &end);
-        if (end == text || *end || !(value > 0 && value < 1e30) || (integer && value > MAX_HEADS)) value = 0;
+        if (end == text || *end || !(value > 0 && value < 1e30) || (integer && value > (double)row->most))
+            value = 0;
     }
     fact_set(g, fact, value, SOURCE_METADATA);
     return value > 0;
+}
+
+int facts_check(const struct model_shape *g, const enum fact *facts, struct error *err)
+{
+    for (; *facts != FACT_COUNT; facts++) {
+        int64_t value = (int64_t)fact_value(g, *facts), most = fact_rows[*facts].most;
+        if (value < 1 || value > most)
+            return error_set(err, EXIT_CONFIG, "set an arch, a checkpoint, or the key",
+                             "the %s's %s is %lld, expected 1 to %lld", family_noun(g->family),
+                             fact_rows[*facts].name, (long long)value, (long long)most);
+    }
+    return 0;
 }
 
 bool fact_assumed(const struct model_shape *g, enum fact fact)

@@ -7,37 +7,47 @@
 #ifndef MEOPT_MODEL_FACTS_H
 #define MEOPT_MODEL_FACTS_H
 
+#include "core/base/error.h"
+
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct model_shape;
 
-enum fact {
-    FACT_WIDTH,
-    FACT_DEPTH,
-    FACT_HEADS,
-    FACT_KV_HEADS,
-    FACT_HEAD_DIM,
-    FACT_HIDDEN,
-    FACT_OUT,
-    FACT_PATCH,
-    FACT_POS_GRID,
-    FACT_VOCABULARY,
-    FACT_CONTEXT,
-    FACT_POSITIONS,
-    FACT_WINDOW,
-    FACT_ACTIVATION,
-    FACT_POOL,
-    FACT_POOL_HEADS,
-    FACT_NORM,
-    FACT_NORM_EPS,
-    FACT_POS_RESIZE, /* its source is also that of the rotary positions of images */
-    FACT_ROPE_THETA, /* of a language model */
-    FACT_VALUES,
-    FACT_PROJECTION =
-        FACT_VALUES, /* whether the last matrix is a projection or a classifier; a source alone */
-    FACT_COUNT
-};
+/* F(number, name, kind, field, most, words, member, gpt2)
+ *   name     model.NAME is its key, if there is one; in messages too
+ *   kind     of the field: INT int64_t, FLOAT, DOUBLE, CHOICE an enum with `words`, FFN 1 + enum activation
+ *   most     of a size or number: its limit
+ *   member   of config.json in transformers, and GPT-2's; NULL: differs by class, or none */
+// clang-format off
+#define FACTS(F) \
+    F(IMAGE,      image,      INT,    image,      4096,    NULL, NULL, NULL) \
+    F(PATCH,      patch,      INT,    patch,      256,     NULL, "patch_size", NULL) \
+    F(POS_GRID,   pos_grid,   INT,    pos_grid,   1024,    NULL, NULL, NULL) \
+    F(VOCABULARY, vocabulary, INT,    vocabulary, 1 << 24, NULL, "vocab_size", NULL) \
+    F(CONTEXT,    context,    INT,    context,    1 << 24, NULL, NULL, NULL) \
+    F(POSITIONS,  positions,  INT,    positions,  1 << 24, NULL, "max_position_embeddings", "n_positions") \
+    F(WIDTH,      width,      INT,    width,      65536,   NULL, "hidden_size", "n_embd") \
+    F(DEPTH,      depth,      INT,    depth,      1024,    NULL, "num_hidden_layers", "n_layer") \
+    F(HEADS,      heads,      INT,    heads,      1024,    NULL, "num_attention_heads", "n_head") \
+    F(HEAD_DIM,   head_dim,   INT,    head_dim,   1024,    NULL, "head_dim", NULL) \
+    F(KV_HEADS,   kv_heads,   INT,    kv_heads,   1024,    NULL, "num_key_value_heads", NULL) \
+    F(HIDDEN,     hidden,     INT,    hidden,     1 << 20, NULL, "intermediate_size", "n_inner") \
+    F(OUT,        out,        INT,    out,        1 << 20, NULL, NULL, NULL) \
+    F(WINDOW,     window,     INT,    window,     1 << 30, NULL, NULL, NULL) \
+    F(ACTIVATION, activation, FFN,    ffn,        0,       NULL, NULL, NULL) \
+    F(POOL,       pool,       CHOICE, pool,       0,       pool_names, NULL, NULL) \
+    F(POOL_HEADS, pool_heads, INT,    pool_heads, 1024,    NULL, NULL, NULL) \
+    F(NORM,       norm,       CHOICE, norms,      0,       norms_names, NULL, NULL) \
+    F(NORM_EPS,   norm_eps,   FLOAT,  norm_eps,   1,       NULL, NULL, NULL) \
+    F(POS_RESIZE, pos_resize, CHOICE, pos_resize, 0,       pos_resize_names, NULL, NULL) \
+    F(ROPE_THETA, rope_theta, DOUBLE, rope.theta, 0,       NULL, NULL, NULL)
+#define FACT_NUMBER(number, ...) FACT_##number,
+/* POS_RESIZE: its source is also that of the rotary positions of images; ROPE_THETA: of a language model.
+ * FACT_PROJECTION has a source alone: whether the last matrix is a projection or a classifier. */
+enum fact { FACTS(FACT_NUMBER) FACT_VALUES, FACT_PROJECTION = FACT_VALUES, FACT_COUNT };
+// clang-format on
 
 /* In order of authority. Sizes in tensors are compared with those of keys and presets. */
 enum fact_source {
@@ -60,12 +70,12 @@ struct model_facts {
 
 enum fact_kind { FACT_INT, FACT_FLOAT, FACT_DOUBLE, FACT_CHOICE, FACT_FFN };
 struct fact_row {
-    const char *name;    /* model.NAME, in messages too */
-    const char *member;  /* of config.json in transformers; NULL: differs by class, or none */
-    const char *gpt2;    /* GPT-2's; NULL: the same */
-    enum fact_kind kind; /* FACT_FFN: 1 + enum activation */
-    size_t offset;       /* in struct model_shape */
+    const char *name;
+    enum fact_kind kind;
+    size_t offset; /* in struct model_shape */
+    int64_t most;
     const char *const *words;
+    const char *member, *gpt2;
 };
 extern const struct fact_row fact_rows[FACT_VALUES];
 
@@ -84,6 +94,8 @@ bool fact_assumed(const struct model_shape *model_shape, enum fact fact);
 bool facts_assumed(const struct model_shape *model_shape); /* any of them */
 /* Names the source of values that have none SOURCE_KEY: the caller gave them. */
 void facts_given(struct model_shape *model_shape);
+/* Refuses a size of the list (its end: FACT_COUNT) that is not set, or beyond its limit. */
+int facts_check(const struct model_shape *model_shape, const enum fact *facts, struct error *err);
 /* Marks the properties of the set that nothing has given. */
 void facts_assume(struct model_shape *model_shape, int set);
 /* Whether both know the value, and it differs by more than rounding. */

@@ -83,22 +83,11 @@ int language_shape_check(struct model_shape *g, int64_t head_dim, struct error *
 {
     const struct family_row *row = family_row(g->family);
     complete(g, head_dim);
-    const struct {
-        const char *name;
-        int64_t value, max;
-        const char *expected;
-    } fields[] = {{"vocabulary", g->vocabulary, 1 << 24, "1 to 16777216"},
-                  {"context", g->context, 1 << 24, "1 to 16777216"},
-                  {"positions", g->positions, 1 << 24, "1 to 16777216"},
-                  {"width", g->width, 65536, "1 to 65536"},
-                  {"depth", g->depth, 1024, "1 to 1024"},
-                  {"heads", g->heads, 1024, "1 to 1024"},
-                  {"head_dim", g->head_dim, 1024, "1 to 1024"},
-                  {"kv_heads", g->kv_heads, g->heads, N_("1 to heads")},
-                  {"hidden", g->hidden, 1 << 20, "1 to 1048576"}};
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        if (fields[i].value < 1 || fields[i].value > fields[i].max)
-            return refuse(err, fields[i].name, fields[i].value, fields[i].expected);
+    static const enum fact sizes[] = {FACT_VOCABULARY, FACT_CONTEXT, FACT_POSITIONS, FACT_WIDTH,
+                                      FACT_DEPTH,      FACT_HEADS,   FACT_HEAD_DIM,  FACT_KV_HEADS,
+                                      FACT_HIDDEN,     FACT_COUNT};
+    int code = facts_check(g, sizes, err);
+    if (code) return code;
     if (g->heads % g->kv_heads) return refuse(err, "kv_heads", g->kv_heads, "a divisor of heads");
     if (g->norms != (row->norms ? row->norms : NORMS_BEFORE))
         return error_set(err, EXIT_CONFIG, "leave model.norm out",

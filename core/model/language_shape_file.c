@@ -13,15 +13,12 @@
 
 struct found {
     struct language_config config;
-    struct model_shape own; /* of the metadata */
-    /* the description in use: config.json, else the metadata; NULL: there is none */
-    const struct model_shape *says;
+    struct model_shape own;         /* of the metadata */
+    const struct model_shape *says; /* the description in use: config.json, else the metadata; empty: none */
     enum fact_source from;
     int64_t attn, kv;   /* rows of queries, and of keys */
     const char *tensor; /* that shows them */
 };
-
-static int64_t first_of(int64_t a, int64_t b, int64_t c) { return a ? a : b ? b : c; }
 
 /* Compares sizes in config.json with the tensors'. */
 static int compare(const struct language_config *c, const struct model_shape *g, const enum fact *sizes,
@@ -89,11 +86,11 @@ static int settle_heads(struct model_shape *g, const struct found *f, const stru
                         const struct weights *weights, int ffn, struct error *err)
 {
     static const enum fact sizes[] = {FACT_HEAD_DIM, FACT_KV_HEADS, FACT_COUNT};
-    const struct model_shape *c = &f->config.says;
+    const struct model_shape *says = f->says;
     int64_t norm = names_tensor(key_map, weights, ROLE_Q_NORM_W, 0, ffn),
             dim = norm < 0 ? 0 : weights_tensor(weights, norm)->count,
-            heads = first_of(g->heads, c->heads, f->own.heads);
-    if (dim || !g->heads) dim = first_of(dim, g->head_dim, first_of(c->head_dim, f->own.head_dim, 0));
+            heads = g->heads ? g->heads : says->heads;
+    if (!dim && !g->heads) dim = g->head_dim ? g->head_dim : says->head_dim;
     if (!dim && !heads && !family_row(key_map->family)->rms) { /* all published GPT-2s */
         dim = 64;
         g->facts.from[FACT_HEADS] = SOURCE_ASSUMED;
@@ -257,7 +254,7 @@ static void settle_rest(struct model_shape *g, const struct found *f, int ffn, b
     bool gated = ffn == 1 + ACTIVATION_SWIGLU;
     if (f->config.says.family && f->own.heads) warn_differences(&f->config.says, &f->own);
     if (gated) fact_set(g, FACT_ACTIVATION, ffn, SOURCE_TENSORS);
-    if (says) {
+    if (says->heads) {
         g->rope = says->rope; /* with its scaling, also if a key gives the base */
         fact_set(g, FACT_ROPE_THETA, theta > 0 ? theta : says->rope.theta, theta > 0 ? SOURCE_KEY : f->from);
         if (g->facts.from[FACT_WINDOW] != SOURCE_KEY) /* 0 is a value: no window */
@@ -272,8 +269,8 @@ static void settle_rest(struct model_shape *g, const struct found *f, int ffn, b
         g->ffn = transposed ? family_ffn(g->family) : 1 + ACTIVATION_GELU;
         facts_assume(g, FACT_BIT(ACTIVATION));
     }
-    if (!says && !(g->norm_eps > 0)) facts_assume(g, FACT_BIT(NORM_EPS));
-    if (!says && model_shape_rotates(g) && !(g->rope.theta > 0)) facts_assume(g, FACT_BIT(ROPE_THETA));
+    if (!(g->norm_eps > 0)) facts_assume(g, FACT_BIT(NORM_EPS));
+    if (model_shape_rotates(g) && !(g->rope.theta > 0)) facts_assume(g, FACT_BIT(ROPE_THETA));
 }
 
 int language_shape_dims(struct model_shape *g, const struct key_map *key_map, const struct weights *weights,
@@ -284,7 +281,7 @@ int language_shape_dims(struct model_shape *g, const struct key_map *key_map, co
     int code = metadata_read(&f.own, weights, err);
     if (code) return code;
     if (!f.config.says.family && !f.own.heads) language_config_arguments(&f.config, weights);
-    f.says = f.config.says.family ? &f.config.says : f.own.heads ? &f.own : NULL;
+    f.says = f.config.says.family ? &f.config.says : &f.own;
     f.from = f.says == &f.own || !f.config.type[0] ? SOURCE_METADATA : SOURCE_SIDECAR; /* also nanoGPT's */
     code = settle_table(g, key_map, weights, &f.config, err);
     if (!code) code = settle_blocks(g, key_map, weights, &f.config, ffn, err);

@@ -97,17 +97,10 @@ int model_shape_check(struct model_shape *g, int64_t head_dim, struct error *err
     if (family_language(row)) return language_shape_check(g, head_dim, err);
     int code = complete(g, row, head_dim, err);
     if (code) return code;
-    const struct {
-        const char *name;
-        int64_t value, max;
-    } fields[] = {{"image", g->image, 4096},      {"patch", g->patch, 256},  {"pos_grid", g->pos_grid, 1024},
-                  {"width", g->width, 65536},     {"depth", g->depth, 1024}, {"heads", g->heads, 1024},
-                  {"hidden", g->hidden, 1 << 20}, {"out", g->out, 1 << 20}};
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        if (fields[i].value < 1 || fields[i].value > fields[i].max)
-            return error_set(err, EXIT_CONFIG, "set an arch, a checkpoint, or the key",
-                             "the tower's %s is %lld, expected 1 to %lld", fields[i].name,
-                             (long long)fields[i].value, (long long)fields[i].max);
+    static const enum fact sizes[] = {FACT_IMAGE, FACT_PATCH,  FACT_POS_GRID, FACT_WIDTH, FACT_DEPTH,
+                                      FACT_HEADS, FACT_HIDDEN, FACT_OUT,      FACT_COUNT};
+    code = facts_check(g, sizes, err);
+    if (code) return code;
     if (g->width % g->heads)
         return error_set(err, EXIT_CONFIG, NULL, "width %lld is not a multiple of heads %lld",
                          (long long)g->width, (long long)g->heads);

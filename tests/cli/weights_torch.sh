@@ -77,10 +77,10 @@ PYTHON
 echo "{model: {context: 16}, train: {objective: language}, data: {root: tokens.bin}, device: {type: cpu}}" >"$dir/gpt.yaml"
 shape() { # FILE: heads and activation, and whether they are assumed
     "$MEOPT" plan "$dir/gpt.yaml" model.weight="$dir/$1" --json 2>"$dir/log" |
-        "$python" -c 'import json, sys; m = json.load(sys.stdin)["student"]; print(m["heads"], m["heads_assumed"], m["activation"], m["activation_assumed"])'
+        "$python" -c 'import json, sys; m = json.load(sys.stdin)["student"]; print(m["heads"], m["heads_assumed"], m["activation"], m["activation_assumed"], m["sources"]["heads"])'
 }
-[ "$(shape ckpt.pt)" = "4 False gelu False" ] || fail "model_args of nanoGPT: $(shape ckpt.pt)"
-[ "$(shape alone.pt)" = "2 True gelu True" ] || fail "nanoGPT without model_args: $(shape alone.pt)"
+[ "$(shape ckpt.pt)" = "4 False gelu False metadata" ] || fail "model_args of nanoGPT: $(shape ckpt.pt)"
+[ "$(shape alone.pt)" = "2 True gelu True assumed" ] || fail "nanoGPT without model_args: $(shape alone.pt)"
 code=0
 "$MEOPT" plan "$dir/gpt.yaml" model.weight="$dir/other.pt" >"$dir/out" 2>"$dir/log" || code=$?
 [ "$code" = 7 ] && grep -q 64 "$dir/log" || fail "model_args of another model: exit $code, $(cat "$dir/log")"
