@@ -97,7 +97,7 @@ int run_weights_use(struct config *config, const char *run, enum run_checkpoint 
 {
     char *path;
     int code = run_weights_path(&path, run, which, step, err);
-    bool adapters = config->lora.rank > 0; /* the file has these alone */
+    bool adapters = config_trains_adapters(config); /* the file has these alone */
     if (!code) code = config_assign(config, adapters ? "lora.adapter" : "model_s.weight", path, err);
     if (!code && !adapters) code = config_assign(config, "model_s.init", "checkpoint", err);
     free(path);

@@ -11,9 +11,9 @@ second='line_advise damaged table_warn bad restart_part invalid_bundle stop_writ
   monitor_note label_names_report report_empty heartbeat_agree write_error png_error screen_refused refuse report_library print_line write_comment'
 third='error_set error_errno line_advise doctor_add damaged refuse source_error send_request file_below_error unlisted
   contradiction next_mirror unsupported KIND weights_refuse_missing report_library copy comm_name_rank optim_fail'
-fourth='error_set error_errno bad refuse source_error problem work_add dash_put screen_put comm_agree unlisted next_mirror allocate
+fourth='REFUSE NOTE error_set error_errno refuse source_error problem work_add dash_put screen_put comm_agree unlisted next_mirror allocate
   node_error document_at work_result comm_name_rank unsupported out_of_range'
-fifth='bad problem dash_put node_error comm_name_rank'
+fifth='REFUSE NOTE problem dash_put node_error comm_name_rank'
 seventh='document_error'
 eighth='document_error'
 find core cli fetch -name '*.[ch]' | LC_ALL=C sort |

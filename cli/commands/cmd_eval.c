@@ -92,7 +92,7 @@ static bool needs_root(const struct eval *e)
     const struct config *c = &e->config;
     struct stat st;
     bool list = !config_reads_tokens(c) && stat(c->data.val, &st) == 0 && S_ISREG(st.st_mode),
-         named = e->order.count && (e->run || (e->order.classifier && !c->lora.rank));
+         named = e->order.count && (e->run || (e->order.classifier && !config_trains_adapters(c)));
     return c->train.eval == TRAIN_EVAL_KNN || list || (objective_of(c)->classes && !named);
 }
 

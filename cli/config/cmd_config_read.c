@@ -1,8 +1,10 @@
 /* meopt config get, list, check, diff: print and check configurations. */
 #include "cli/config/cmd_config.h"
 #include "cli/command.h"
+#include "cli/language.h"
 #include "core/base/file.h"
 #include "core/base/json.h"
+#include "core/config/combinations.h"
 #include "core/config/document.h"
 #include "core/config/edit.h"
 #include "core/config/value.h"
@@ -193,9 +195,45 @@ static void list_table(bool json)
     if (json) print_json(root);
 }
 
+static void list_row(void *context, const char *key, bool fatal, const char *hint, const char *sentence)
+{
+    json_t *rows = context;
+    const char *more = strchr("._", key[strlen(key) - 1]) ? "*" : "";
+    char name[80];
+    snprintf(name, sizeof name, "%s%s", key, more);
+    if (rows)
+        json_array_append_new(rows, json_pack("{s:s, s:s, s:s, s:s}", "key", name, "severity",
+                                              fatal ? "error" : "note", "what", sentence, "hint", hint));
+    else printf("%s\n", name);
+    for (int i = 0; !rows && i < 2; i++) {
+        fputs("  ", stdout);
+        print_wrapped(2, 2, translation(i ? hint : sentence));
+    }
+}
+
+/* Lists the combinations of keys that are refused or have no effect. */
+static int list_combinations(bool json, struct error *err)
+{
+    struct config config;
+    int code = config_load_text(&config, "-", "", 0, NULL, 0, err);
+    if (code) return code;
+    json_t *rows = json ? json_array() : NULL;
+    experiment_combinations(
+        &(struct combinations){.config = &config, .bad = list_row, .context = rows, .list = true});
+    if (json) print_json(rows);
+    config_free(&config);
+    return 0;
+}
+
 static int list_run(const struct arguments *args, struct error *err)
 {
     bool json = argument_flag(args, "json"), origin = argument_flag(args, "show-origin");
+    if (argument_flag(args, "combinations")) {
+        if (args->operand_count || origin)
+            return error_set(err, EXIT_USAGE, "leave FILE and --show-origin out",
+                             "--combinations lists rows of all configurations");
+        return list_combinations(json, err);
+    }
     if (args->operand_count == 0) {
         if (origin) return error_set(err, EXIT_USAGE, "give FILE", "--show-origin requires FILE");
         list_table(json);
@@ -223,6 +261,8 @@ static int list_run(const struct arguments *args, struct error *err)
 static const struct option list_options[] = {
     {"show-origin", 0, OPTION_FLAG, NULL, NULL, 0, 0,
      "print the line, or the default, that each value comes from"},
+    {"combinations", 0, OPTION_FLAG, NULL, NULL, 0, 0,
+     "list the combinations of keys that are refused or have no effect"},
     {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "machine-readable output"},
     {NULL, 0, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
 };
@@ -231,7 +271,8 @@ const struct command cmd_config_list = {
     .name = "config list",
     .operands = "[FILE [key=value ...]]",
     .summary = "list every key, or every value of a configuration",
-    .details = "Examples:\n  meopt config list\n  meopt config list --show-origin configs/eva_clip.yaml",
+    .details = "Examples:\n  meopt config list\n  meopt config list --combinations\n"
+               "  meopt config list --show-origin configs/eva_clip.yaml",
     .options = list_options,
     .max_operands = -1,
     .run = list_run,

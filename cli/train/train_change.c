@@ -33,7 +33,7 @@ static int from_run(char **weights, bool *adapters, const struct arguments *args
         run_named(argument_text(args, "from", NULL), argument_text(args, "run-dir", NULL), &code, err);
     struct config own = {0};
     if (!code) code = config_load_below(&own, run, NULL, 0, err);
-    *adapters = own.lora.rank > 0; /* the file has these alone */
+    *adapters = config_trains_adapters(&own); /* the file has these alone */
     config_free(&own);
     if (!code) code = run_weights_path(weights, run, best ? RUN_BEST : RUN_NEWEST, &step, err);
     free(run);

@@ -262,6 +262,8 @@ int config_assign(struct config *config, const char *key, const char *value, str
 /* Whether a step's gradients come from several forwards. config_clips: whether optim.clip_grad_norm or
  * LAMB's optim.max_grad_norm limits the gradient norm. */
 bool config_accumulates(const struct config *config);
+/* Returns whether adapters alone are trained: the run's checkpoints have no other weights. */
+bool config_trains_adapters(const struct config *config);
 /* Returns whether the samples are tokens: by the objective, or by the family of a classifier. */
 bool config_reads_tokens(const struct config *config);
 /* Returns the bytes of a text such as "8GiB", "500MB" or "4096"; INT64_MIN: it is no such text, or 0. */

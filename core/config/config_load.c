@@ -1,6 +1,7 @@
 /* From YAML text to struct config: sections, keys, merges, overrides, and messages about invalid ones. */
 #include "core/base/file.h"
 #include "core/base/log.h"
+#include "core/config/combinations.h"
 #include "core/config/document.h"
 #include "core/config/value.h"
 
@@ -430,7 +431,8 @@ int config_examine(struct config *config, const char *path, const char *text, si
         for (int i = 0; i < override_count; i++) read_override(&l, overrides[i]);
         if (l.errors == 0) {
             resolve_defaults(config);
-            resolve_check(config, bad_combination, &l);
+            config_combinations(
+                &(struct combinations){.config = config, .bad = bad_combination, .context = &l});
         }
         document_free(&l.document);
     }
@@ -525,7 +527,7 @@ int config_resolve(struct config *config, enum family family, struct error *err)
     }
     struct load l = {.config = config};
     resolve_defaults(config);
-    resolve_check(config, first_combination, &l);
+    config_combinations(&(struct combinations){.config = config, .bad = first_combination, .context = &l});
     if (l.errors && err) *err = l.first;
     return l.errors ? EXIT_CONFIG : 0;
 }

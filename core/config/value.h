@@ -53,25 +53,22 @@ void value_store(struct config *config, int key, const struct value *value, cons
 
 /* Sets defaults that depend only on the config itself, and on the family if it is known. */
 void resolve_defaults(struct config *config);
-/* Checks for incompatible values. `bad` is called for each, with the key to point at; fatal or a note. */
-typedef void (*combination_bad)(void *context, const char *key, bool fatal, const char *hint,
-                                const char *sentence);
-void resolve_check(const struct config *config, combination_bad bad, void *context);
-
 /* One of the two keys of the warm-up on the command line replaces the other one in the file. */
 void warmup_settle(struct config *config);
-/* Checks the keys data.mean, ... of a section. */
-void images_check(const char *section, const struct config_images *images, combination_bad bad,
-                  void *context);
-void warmup_check(const struct config *config, combination_bad bad, void *context);
-
-/* Adafactor's defaults of keys that other rules share, and keys that it alone has, or has not. */
-void factored_settle(struct config *config);
-void factored_check(const struct config *config, combination_bad bad, void *context);
 /* Returns whether a key is set to a value different from the default. */
 bool config_changed(const struct config *config, const char *name);
-/* Writes "it is for lamb", or "it is for lamb, larc": the rules with that trait. */
-void rules_with(unsigned trait, char *text, size_t size);
+
+/* The usual settings of a family, and the keys that apply to its towers. */
+struct family_usual {
+    bool normalize; /* loss.normalize */
+    enum data_pipeline pipeline;
+    bool patch_tokens, gated; /* loss.tokens cls+patch, ffn swiglu */
+    bool crops;               /* an image may have pixels after its last whole patch */
+};
+const struct family_usual *config_usual(enum family family);
+/* Return the family of an arch, and of a tower as far as the keys determine it; else AUTO. */
+enum family config_arch_family(enum tower_arch arch);
+enum family config_tower_family(const struct config *config, const struct config_tower *tower);
 
 /* Reports all problems of a text, in the order of its lines as far as possible: for `config check`. */
 typedef void (*config_report)(void *context, bool fatal, const struct error *problem);

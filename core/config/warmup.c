@@ -21,23 +21,3 @@ void warmup_settle(struct config *c)
     if (steps->from == ORIGIN_OVERRIDE) c->optim.warmup_ratio = 0;
     if (ratio->from == ORIGIN_OVERRIDE) c->optim.warmup_steps = -1;
 }
-
-void warmup_check(const struct config *c, combination_bad bad, void *context)
-{
-    if (c->optim.warmup_steps >= 0 && c->optim.warmup_ratio > 0)
-        bad(context, "optim.warmup_ratio", true, "leave one of the two out",
-            "optim.warmup_steps and optim.warmup_ratio both give the warm-up");
-    if (!RULE_HAS(c->optim.name, WITH_POINTS)) return;
-    if (c->optim.schedule != OPTIM_SCHEDULE_CONSTANT)
-        bad(context, "optim.schedule", true, "set optim.schedule: constant, or optim.name: apadamw",
-            "schedule_free averages in place of a schedule: after the warm-up its learning rate is constant");
-    if (c->train.ema > 0)
-        bad(context, "train.ema", true, "leave one of the two out",
-            "train.ema averages weights, which schedule_free does already");
-    if (c->model_s.place == TOWER_PLACE_STREAMED)
-        bad(context, "model_s.place", true, "set model_s.place: resident",
-            "streamed weights cannot be moved to the average of schedule_free");
-    if (c->optim.beta1 <= 0)
-        bad(context, "optim.beta1", true, "0.9 is usual",
-            "optim.beta1 is 0, expected above 0 for schedule_free");
-}

@@ -15,19 +15,10 @@
 int adapters_options(const struct config *c, const struct model_shape *g, struct lora_options *o,
                      struct error *err)
 {
-    struct lora_module modules[LORA_MODULES];
     *o = (struct lora_options){
         .rank = c->lora.rank, .scale = c->lora.alpha > 0 ? (float)(c->lora.alpha / (double)c->lora.rank) : 1};
     if (!c->lora.rank) return 0;
-    int code = lora_targets(g, c->lora.targets, &o->targets, err), count = lora_modules(g, modules);
-    for (int i = 0; i < count && !code; i++) {
-        int64_t least = modules[i].in < modules[i].out ? modules[i].in : modules[i].out;
-        if (o->targets & 1u << i && o->rank > least)
-            code = error_set(err, EXIT_CONFIG, "choose a smaller rank",
-                             "lora.rank is %lld, but %s is [%lldx%lld]", (long long)o->rank, modules[i].name,
-                             (long long)modules[i].out, (long long)modules[i].in);
-    }
-    return code;
+    return lora_targets(g, c->lora.targets, &o->targets, err);
 }
 
 /* One that cannot be examined now is opened as a directory, which says why. */

@@ -15,8 +15,8 @@
 /* Takes rank, alpha and targets from lora.adapter, if it is a directory of PEFT; keys that say something
  * else are EXIT_CONFIG, and so is what meopt does not have. */
 int adapters_settle(struct config *config, const struct model_shape *model_shape, struct error *err);
-/* Sets the tower's options; rank 0: there are no adapters. EXIT_CONFIG: a rank or targets that the model
- * cannot have. */
+/* Sets the tower's options; rank 0: there are no adapters. EXIT_CONFIG: targets that the model does not
+ * have. */
 int adapters_options(const struct config *config, const struct model_shape *model_shape,
                      struct lora_options *options, struct error *err);
 /* Returns what the adapters are for: path, bytes (of a file) and checksum as in meta.json. */

@@ -385,14 +385,14 @@ int experiment_check_files(const struct config *c, void (*missing)(void *context
 
 char **experiment_began_with(struct config *c)
 {
-    return c->lora.rank ? &c->lora.adapter : &c->model_s.weight;
+    return config_trains_adapters(c) ? &c->lora.adapter : &c->model_s.weight;
 }
 
 int experiment_fallback_weights(struct config *c, const char *directory, char **path, struct error *err)
 {
     char run[256];
     int64_t step;
-    bool adapters = c->lora.rank > 0;
+    bool adapters = config_trains_adapters(c);
     const char *began = *experiment_began_with(c);
     *path = NULL;
     if ((c->model_s.init == TOWER_INIT_RANDOM && !adapters) || !began[0] || access(began, F_OK) == 0 ||

@@ -77,6 +77,17 @@ int experiment_check_weights(struct config *config, bool student, struct error *
 int experiment_shapes(struct config *config, bool random, struct model_shape *teacher,
                       struct model_shape *student, struct weights **teacher_weights,
                       struct weights **student_weights, struct error *err);
+/* Returns EXIT_CONFIG for the first combination of keys that does not go together with these shapes and,
+ * unless it is 0, with a training on this number of ranks. teacher: NULL without one. experiment_shapes has
+ * checked the shapes. */
+int experiment_check(const struct config *config, const struct model_shape *teacher,
+                     const struct model_shape *student, int ranks, struct error *err);
+struct combinations;
+/* Lists the rows of all combinations, also those that config_load checks. */
+void experiment_combinations(const struct combinations *list);
+/* Returns the outputs of the distillation head; 0: there is none. */
+int64_t experiment_head_width(const struct config *config, const struct model_shape *teacher,
+                              const struct model_shape *student);
 /* Determines the shape of one tower and opens its checkpoint. The teacher's is read for a student only if
  * needed: the student's default image size is the teacher's. */
 int experiment_tower_shape(struct config *config, bool student, struct model_shape *model_shape,

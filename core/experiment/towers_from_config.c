@@ -324,22 +324,6 @@ int experiment_check_weights(struct config *c, bool student, struct error *err)
     return code;
 }
 
-/* Checks that the outputs of teacher and student match. */
-static int check_pair(const struct config *c, const struct model_shape *teacher,
-                      const struct model_shape *student, struct error *err)
-{
-    if (c->loss.head == LOSS_HEAD_NONE && teacher->out != student->out)
-        return error_set(err, EXIT_CONFIG, "loss.head: auto or linear",
-                         "the student's output has %lld values, the teacher's %lld, and loss.head is none",
-                         (long long)student->out, (long long)teacher->out);
-    if (c->loss.tokens == LOSS_TOKENS_CLS_PATCH &&
-        model_shape_patches(teacher) != model_shape_patches(student))
-        return error_set(err, EXIT_CONFIG, "loss.tokens: cls, or a data_s.image_size with as many patches",
-                         "the teacher has %lld patches, the student %lld, and loss.tokens is cls+patch",
-                         (long long)model_shape_patches(teacher), (long long)model_shape_patches(student));
-    return 0;
-}
-
 /* Sets model.classes, which the data has given, or the checkpoint. */
 static int settle_class_count(struct config *c, const struct model_shape *g, struct error *err)
 {
@@ -360,13 +344,8 @@ static int settle_language(struct config *c, bool random, struct model_shape *g,
     if (code) return code;
     if (!c->model_s.context) c->model_s.context = g->context;
     if (!c->model_s.vocabulary) c->model_s.vocabulary = g->vocabulary;
-    if (objective_of(c)->masked &&
-        (c->data.mask_token >= g->vocabulary || c->data.special_tokens >= g->vocabulary))
-        return error_set(err, EXIT_CONFIG, "set data.mask_token to the number of [MASK]",
-                         "data.mask_token is %lld, data.special_tokens %lld, the vocabulary has %lld",
-                         (long long)c->data.mask_token, (long long)c->data.special_tokens,
-                         (long long)g->vocabulary);
     code = adapters_settle(c, g, err);
+    if (!code) code = experiment_check(c, NULL, g, 0, err);
     if (!code && objective_of(c)->classes) code = settle_class_count(c, g, err);
     return code ? code : config_resolve(c, g->family, err);
 }
@@ -384,6 +363,7 @@ static int settle_model(struct config *c, bool random, struct model_shape *g, st
     if (!code) memcpy(c->images_from[1], c->images_from[0], sizeof c->images_from[0]);
     if (!code) code = settle_class_count(c, g, err);
     if (!code) code = adapters_settle(c, g, err);
+    if (!code) code = experiment_check(c, NULL, g, 0, err);
     if (!code) return 0;
     weights_close(*weights);
     *weights = NULL;
@@ -411,8 +391,8 @@ int experiment_shapes(struct config *c, bool random, struct model_shape *teacher
     if (!code)
         code = preprocess_assign_student(c, &images[1], pipeline_given, teacher, student,
                                          *student_weights != NULL, err);
-    if (!code) code = check_pair(c, teacher, student, err);
     if (!code) code = adapters_settle(c, student, err);
+    if (!code) code = experiment_check(c, teacher, student, 0, err);
     if (code) {
         weights_close(*teacher_weights);
         weights_close(*student_weights);

@@ -288,7 +288,7 @@ static bool applies(const struct memory_planner *p, const struct memory_setting 
     const struct objective *objective = objective_of(&p->config);
     return (!s->several_ranks || rank_count(p) > 1) && (!s->language || objective->tokens) &&
            (!s->teacher || objective->teacher) &&
-           (!s->adapters || (p->config.model_s.weight[0] && p->config.lora.rank == 0));
+           (!s->adapters || (p->config.model_s.weight[0] && !config_trains_adapters(&p->config)));
 }
 
 bool memory_option_plan_setting(struct memory_option *o, const struct memory_planner *p,

@@ -75,7 +75,7 @@ int step_read_sums(struct trainer *t, int64_t count, struct error *err);
 
 /* Sets t->breadth, t->wave and t->slots from train.rounds and train.wave, and with them t->twice: on all
  * ranks the same rounds. */
-int breadth_plan(struct trainer *t, struct error *err);
+void breadth_plan(struct trainer *t);
 /* Computes forward and loss of this rank's micro-batches of the wave, group by group. */
 int breadth_forward(struct trainer *t, const struct batch_source *source, struct error *err);
 /* Computes the gradients of a group for the micro-batch of a slot. */
@@ -85,8 +85,8 @@ int breadth_step(struct trainer *t, int64_t step, double lr, const struct batch_
 
 /* ---- step_pipeline.c ---- */
 
-/* Sets t->data, and t->stages if there is a pipeline, after t->ranks and the shapes. Refuses what a pipeline
- * does not support. Collective call. */
+/* Sets t->data, and t->stages if there is a pipeline, after t->ranks and the shapes. Collective
+ * call. */
 int pipeline_open(struct trainer *t, struct error *err);
 /* Makes t->pipeline, after the student. */
 void pipeline_create(struct trainer *t);
@@ -148,7 +148,7 @@ void set_reduce_callbacks(const struct trainer *t, struct meopt_options *options
 /* Returns whether steps are made of micro-batches that ranks share. */
 bool dp_enabled(const struct config *config, int ranks);
 /* Sets t->images, batch, micro, twice. Called before the towers are created. */
-int dp_plan(struct trainer *t, struct error *err);
+void dp_plan(struct trainer *t);
 /* Return the number of rounds per step, each of which all-reduces gradients once (1 for one rank), and of the
  * current wave. */
 int64_t dp_round_count(const struct trainer *t);

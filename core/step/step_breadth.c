@@ -23,17 +23,12 @@ static int64_t round_count(const struct trainer *t)
     return t->dp ? dp_round_count(t) : step_micro_batches(t);
 }
 
-/* Returns the reason why the rounds cannot be breadth-first; NULL: they can. */
-static const char *obstacle(const struct trainer *t)
+/* Returns whether the rounds can be breadth-first; a configuration that says so is refused if they cannot
+ * (experiment_check). */
+static bool is_possible(const struct trainer *t)
 {
-    const struct config *c = t->config;
-    if (t->evaluates || (round_count(t) < 2 && !t->stages))
-        return _("a step has one micro-batch: set train.micro_batch");
-    if (!t->release) return _("gradients are kept: set optim.gradients release");
-    if (c->train.save_activations == TRAIN_SAVE_ACTIVATIONS_8BIT)
-        return _("activations are saved in 8 bits, but blocks are recomputed: set train.save_activations "
-                 "minimal");
-    return NULL;
+    return !t->evaluates && (round_count(t) > 1 || t->stages) && t->release &&
+           t->config->train.save_activations != TRAIN_SAVE_ACTIVATIONS_8BIT;
 }
 
 /* Returns whether the activations of all micro-batches take no more memory than the sums of gradients that
@@ -64,30 +59,23 @@ void trainer_rounds(bool breadth, bool twice, int64_t count, int64_t wave, char 
                  breadth && twice ? _(", and exact clipping takes a second backward pass") : "");
 }
 
-int breadth_plan(struct trainer *t, struct error *err)
+void breadth_plan(struct trainer *t)
 {
     const struct config *c = t->config;
-    const char *why = obstacle(t);
     bool loaded = c->model_t.place == TOWER_PLACE_STREAMED || c->model_s.place == TOWER_PLACE_STREAMED ||
                   dp_weight_buffers(t),
          exact = config_clips(c) && (!t->dp || c->optim.clip_mode == OPTIM_CLIP_MODE_EXACT),
          free = t->stages || c->train.wave ||
                 (loaded && !exact && c->train.recompute == TRAIN_RECOMPUTE_BLOCK && saves_memory(t));
     t->slots = t->wave = 1;
-    if (c->train.rounds == TRAIN_ROUNDS_BREADTH && why && !t->evaluates)
-        return error_set(err, EXIT_CONFIG, "train.rounds: auto", "train.rounds is breadth, but %s", why);
-    if (c->train.rounds == TRAIN_ROUNDS_DEPTH && c->train.wave)
-        return error_set(err, EXIT_CONFIG, "train.wave: 0, or train.rounds: breadth",
-                         "train.wave is %lld, but train.rounds is depth", (long long)c->train.wave);
-    t->breadth =
-        !why && (c->train.rounds == TRAIN_ROUNDS_BREADTH || (c->train.rounds == TRAIN_ROUNDS_AUTO && free));
-    if (!t->breadth) return 0;
+    t->breadth = is_possible(t) &&
+                 (c->train.rounds == TRAIN_ROUNDS_BREADTH || (c->train.rounds == TRAIN_ROUNDS_AUTO && free));
+    if (!t->breadth) return;
     t->wave = c->train.wave && c->train.wave < round_count(t) ? c->train.wave : round_count(t);
     t->slots = t->wave < step_micro_batches(t) ? t->wave : step_micro_batches(t);
     t->waves = t->wave < round_count(t);
     t->twice = exact && !t->waves;
     if (t->dp && !t->waves) dp_plan_breadth(t);
-    return 0;
 }
 
 /* Returns the micro-batches of this rank in the current wave. */

@@ -36,61 +36,18 @@ struct pipeline_forward {
     const struct batch *batch;
 };
 
-/* Returns what the configuration has that a pipeline has not; NULL: nothing. */
-static const char *unsupported(const struct trainer *t, const char **hint)
-{
-    const struct config *c = t->config;
-    const struct {
-        bool found;
-        const char *what, *hint;
-    } rows[] = {
-        {!t->release, "optim.gradients keep", "optim.gradients: release"},
-        {c->train.rounds == TRAIN_ROUNDS_DEPTH, "train.rounds depth", "train.rounds: breadth"},
-        {c->train.save_activations == TRAIN_SAVE_ACTIVATIONS_8BIT, "train.save_activations 8bit",
-         "train.save_activations: minimal"},
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        if (!rows[i].found) continue;
-        *hint = rows[i].hint;
-        return rows[i].what;
-    }
-    return NULL;
-}
-
-static int check_pipeline(const struct trainer *t, int stages, struct error *err)
-{
-    const char *hint = NULL, *what = unsupported(t, &hint);
-    int ranks = t->ranks.size;
-    if (what)
-        return error_set(err, EXIT_CONFIG, hint, "dist.pipeline %d cannot be used with %s", stages, what);
-    if (ranks % stages)
-        return error_set(err, EXIT_CONFIG, "start a multiple of it: --cards, srun, --workers",
-                         "dist.pipeline is %d, but there %s %d rank%s", stages, ranks == 1 ? "is" : "are",
-                         ranks, ranks == 1 ? "" : "s");
-    for (int i = 0; i < 1 + pipeline_divides_teacher(t); i++) {
-        int64_t depth = i ? t->teacher_shape.depth : t->student_shape.depth;
-        if (stages > depth)
-            return error_set(err, EXIT_CONFIG, "use at most one stage for each block",
-                             "dist.pipeline is %d, but the %s has %lld blocks", stages,
-                             objective_tower(t->objective, !i), (long long)depth);
-    }
-    return 0;
-}
-
 int pipeline_open(struct trainer *t, struct error *err)
 {
     int stages = (int)t->config->dist.pipeline, ranks = t->ranks.size;
     t->data = &t->ranks;
     if (t->evaluates || stages <= 1) return 0;
-    int code = check_pipeline(t, stages, err);
-    if (code) return code;
     t->ranks.stages = stages;
     int *colors = xcalloc(2 * (size_t)ranks, sizeof *colors), *replicas = colors + ranks;
     for (int r = 0; r < ranks; r++) {
         colors[r] = r % stages;
         replicas[r] = r / stages;
     }
-    code = comm_split(&t->ranks, colors, "stage", &t->parts[0], err);
+    int code = comm_split(&t->ranks, colors, "stage", &t->parts[0], err);
     if (!code) t->data = &t->parts[0];
     if (!code) code = comm_split(&t->ranks, replicas, "pipeline", &t->parts[1], err);
     if (!code) t->stages = &t->parts[1];

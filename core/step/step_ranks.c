@@ -53,7 +53,7 @@ int64_t dp_most_images(const struct trainer *t)
     return first > second ? first : second; /* the last micro-batch may be smaller */
 }
 
-int dp_plan(struct trainer *t, struct error *err)
+void dp_plan(struct trainer *t)
 {
     const struct config *c = t->config;
     struct data_parallel *m = t->dp = xcalloc(1, sizeof *m);
@@ -64,15 +64,10 @@ int dp_plan(struct trainer *t, struct error *err)
     m->micro_count = (t->images + t->micro - 1) / t->micro;
     m->rounds = (m->micro_count + ranks - 1) / ranks;
     m->sharded = c->dist.shard != DIST_SHARD_NONE && ranks > 1;
-    if (m->micro_count < ranks)
-        return error_set(err, EXIT_CONFIG, "lower train.micro_batch, or start fewer ranks",
-                         "%d ranks for %lld micro-batches of %lld images: %lld in a step", ranks,
-                         (long long)m->micro_count, (long long)t->micro, (long long)t->images);
     t->batch = images_of(t, t->data->rank);
     bool exact = config_clips(c) && c->optim.clip_mode == OPTIM_CLIP_MODE_EXACT;
     t->twice = t->release && m->rounds == 1 && exact;
     m->step_at_end = !t->release || (exact && m->rounds > 1);
-    return 0;
 }
 
 void dp_plan_breadth(struct trainer *t) { t->dp->step_at_end = false; }

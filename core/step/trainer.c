@@ -39,15 +39,6 @@ enum dtype experiment_tower_type(const struct config_tower *tower)
     return tower->dtype == TOWER_DTYPE_BF16 ? DTYPE_BF16 : DTYPE_F32;
 }
 
-/* Returns the outputs of the distillation head; 0: there is none. */
-static int64_t head_width(const struct trainer *t)
-{
-    const struct config *c = t->config;
-    if (!t->objective->teacher) return 0;
-    bool linear = c->loss.head == LOSS_HEAD_LINEAR || t->teacher_shape.out != t->student_shape.out;
-    return linear ? t->teacher_shape.out : 0;
-}
-
 /* Returns the student's memory options, from optim.*. */
 static struct tower_options student_options(const struct trainer *t)
 {
@@ -80,7 +71,7 @@ static struct tower_options student_options(const struct trainer *t)
         .stage = t->stages ? t->stages->rank : 0,
         .patch_tokens = c->loss.tokens == LOSS_TOKENS_CLS_PATCH,
         .head_loaded = t->evaluates,
-        .target = head_width(t),
+        .target = experiment_head_width(c, &t->teacher_shape, &t->student_shape),
         .frozen = frozen,
         .frozen_end = end,
         .loss_chunk = (size_t)c->loss.chunk,
@@ -202,36 +193,6 @@ static int create_student(struct trainer *t, const struct weights *weights, stru
     }
     if (!code && t->config->lora.adapter[0]) code = load_adapters(t, err);
     return code ? code : dp_gather_weights(t, err);
-}
-
-static int check_combination(const struct trainer *t, struct error *err)
-{
-    const struct config *c = t->config;
-    if (c->train.save_activations == TRAIN_SAVE_ACTIVATIONS_8BIT &&
-        c->train.recompute == TRAIN_RECOMPUTE_BLOCK)
-        return error_set(err, EXIT_CONFIG, "one of the two: train.recompute: block needs less memory",
-                         "train.save_activations 8bit has no use with train.recompute block, which keeps the "
-                         "activations of one block alone");
-    int groups;
-    bool end;
-    if (!config_frozen(c, t->student_shape.depth, &groups, &end))
-        return error_set(err, EXIT_CONFIG, "none, embed, a number of blocks, or all_but_head",
-                         "%s is %s, but the model has %lld blocks", config_key_here(c, "model_s.freeze"),
-                         c->model_s.freeze, (long long)t->student_shape.depth);
-    if (end && !head_width(t) && t->student_shape.classes <= 0)
-        return error_set(err, EXIT_CONFIG, "loss.head: linear",
-                         "%s is all_but_head, but the student has no head",
-                         config_key_here(c, "model_s.freeze"));
-    if (t->dp && c->model_s.place == TOWER_PLACE_STREAMED)
-        return error_set(err, EXIT_CONFIG, "dist.shard: parameters, and model_s.place: resident",
-                         "model_s.place streamed is for one rank without train.global_batch");
-    if (!t->dp && t->release && t->micro < t->batch && c->optim.clip_grad_norm > 0 &&
-        c->optim.clip_mode == OPTIM_CLIP_MODE_BLOCK)
-        return error_set(err, EXIT_CONFIG, "optim.clip_mode: exact",
-                         "optim.clip_mode block has no use when released gradients are accumulated "
-                         "(train.micro_batch %lld of %lld): exact costs nothing",
-                         (long long)t->micro, (long long)t->batch);
-    return 0;
 }
 
 size_t trainer_input_bytes(const struct trainer *t, int64_t count)
@@ -381,20 +342,22 @@ static int connect_ranks(struct trainer *t, const struct comm_options *ranks, st
 }
 
 /* Sets the images per step of this rank and of all ranks, the micro-batch and the number of passes. */
-static int plan_step(struct trainer *t, struct error *err)
+static void plan_step(struct trainer *t)
 {
     const struct config *c = t->config;
     if (t->evaluates) {
         t->batch = t->images = t->micro =
             c->train.micro_batch > 0 ? c->train.micro_batch : c->train.batch_size;
-        return 0;
+        return;
     }
-    if (dp_enabled(c, t->ranks.size)) return dp_plan(t, err);
+    if (dp_enabled(c, t->ranks.size)) {
+        dp_plan(t);
+        return;
+    }
     t->batch = t->images = c->train.batch_size;
     t->micro = config_accumulates(c) ? c->train.micro_batch : t->batch;
     t->twice =
         t->release && t->micro == t->batch && config_clips(c) && c->optim.clip_mode == OPTIM_CLIP_MODE_EXACT;
-    return 0;
 }
 
 /* Counts the operations of a step per image: forward, and backward of the blocks that are trained. */
@@ -435,12 +398,14 @@ static int create(struct trainer **trainer, struct config *config, struct device
     if (!code)
         code = experiment_shapes(config, random, &t->teacher_shape, &t->student_shape, &teacher_weights,
                                  &student_weights, err);
+    if (!code && !evaluates)
+        code = experiment_check(config, &t->teacher_shape, &t->student_shape, t->ranks.size, err);
     if (code) goto fail;
     t->release = !evaluates && config->optim.gradients == OPTIM_GRADIENTS_RELEASE;
     if ((code = pipeline_open(t, err)) != 0) goto fail;
-    if ((code = plan_step(t, err)) != 0 || (code = breadth_plan(t, err)) != 0) goto fail;
+    plan_step(t);
+    breadth_plan(t);
     t->loss = loss_options(config);
-    if ((code = check_combination(t, err)) != 0) goto fail;
     if (t->objective->teacher && (code = create_teacher(t, teacher_weights, err)) != 0) goto fail;
     if (config->train.cache_teacher && !evaluates && (code = cache_outputs(t, cache, context, err)) != 0)
         goto fail;

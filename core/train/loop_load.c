@@ -109,7 +109,7 @@ static int load_trainer(struct train_loop *w, struct config *c, struct cache_pas
     if (!code)
         code = trainer_create_distributed(&w->t, c, *device, false, ranks, fill_cache_of_run, pass, err);
     *weights = began;
-    if (!code && fallback && !c->lora.rank)
+    if (!code && fallback && !config_trains_adapters(c))
         code = resume_check_restore_student_crc(w->run, &w->t->student_content, err);
     if (w->t) w->t->fallback_weights = fallback;
     else free(fallback);

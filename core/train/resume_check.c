@@ -453,7 +453,7 @@ int resume_check_weights(const struct run *run, const struct config *config, boo
     snprintf(key[1], sizeof key[1], "%s_model", tower);
     snprintf(is[0], sizeof is[0], "%08x", content->crc32c);
     snprintf(is[1], sizeof is[1], "%s", content->model);
-    bool moved = student && !config->lora.rank && json_object_get(*changed, file);
+    bool moved = student && !config_trains_adapters(config) && json_object_get(*changed, file);
     for (int i = 0; i < 2 && !code; i++) {
         const char *was = json_string_value(json_object_get(meta, key[i]));
         size_t at;

@@ -55,6 +55,11 @@ grep -q '"changed": true' out || fail "json"
 expect 0 "$MEOPT" config list --show-origin eva_clip.yaml
 grep -q '^eva_clip.yaml:[0-9]* *train.micro_batch = 8$' out || fail "origin"
 expect 0 "$MEOPT" config list --json eva_clip.yaml
+expect 0 "$MEOPT" config list --combinations --json
+[ "$(grep -c '"hint": ".' out)" -gt 100 ] && grep -q '"key": "dist.pipeline"' out || fail "combinations: $(cat out)"
+expect 0 "$MEOPT" config list --combinations
+grep -qx dist.pipeline out || fail "combinations: $(cat out)"
+expect 2 "$MEOPT" config list --combinations eva_clip.yaml
 expect 0 "$MEOPT" config unset eva_clip.yaml train.micro_batch
 cmp eva_clip.yaml before.yaml || fail "unset takes what set added"
 expect 7 "$MEOPT" config set eva_clip.yaml optim.lr=fast

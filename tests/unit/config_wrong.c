@@ -109,6 +109,13 @@ static const struct wrong corpus[] = {
     {"data:\n  crop_scale_min: 0.9\n  crop_scale_max: 0.5\n", 2, 3, "data.crop_scale_min|data.crop_scale_max",
      ""},
     {"model_s:\n  width: 100\n  heads: 3\n", 3, 3, "model_s.width 100|3", ""},
+    {"train:\n  recompute: block\n  save_activations: 8bit\n", 3, 3, "train.save_activations|train.recompute",
+     ""},
+    {"train:\n  rounds: depth\n  wave: 2\n", 3, 3, "train.wave|train.rounds", "train.rounds: breadth"},
+    {"optim:\n  gradients: keep\ntrain:\n  rounds: breadth\n", 4, 3, "train.rounds|optim.gradients",
+     "train.rounds: auto"},
+    {"optim:\n  gradients: keep\ndist:\n  pipeline: 2\n", 4, 3, "dist.pipeline 2|optim.gradients",
+     "optim.gradients: release"},
     {"device:\n  cards: 0-3\n", 2, 3, "device.cards", "0,1,3"},
     {"run:\n  name: a/b\n", 2, 3, "run.name|'/'", "run.dir"},
     /* YAML */

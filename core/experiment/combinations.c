@@ -1,0 +1,124 @@
+/* Combinations of keys that do not go together, as far as they need model shapes or the number of ranks: see
+ * core/config/combinations.h. */
+#include "core/config/combinations.h"
+#include "core/experiment/experiment.h"
+#include "core/experiment/objective.h"
+#include "core/model/lora.h"
+
+int64_t experiment_head_width(const struct config *c, const struct model_shape *teacher,
+                              const struct model_shape *student)
+{
+    if (!objective_of(c)->teacher) return 0;
+    return c->loss.head == LOSS_HEAD_LINEAR || teacher->out != student->out ? teacher->out : 0;
+}
+
+/* What a model can have. */
+static void shape_rows(const struct combinations *w, const struct config *c,
+                       const struct model_shape *teacher, const struct model_shape *student)
+{
+    const struct objective *o = objective_of(c);
+    const char *freeze = config_key_here(c, "model_s.freeze");
+    REFUSE(w, o->teacher && c->loss.head == LOSS_HEAD_NONE && teacher->out != student->out, "loss.head",
+           "loss.head: auto or linear",
+           "the student's output has %lld values, the teacher's %lld, and loss.head is none",
+           (long long)student->out, (long long)teacher->out);
+    bool patches = o->teacher && c->loss.tokens == LOSS_TOKENS_CLS_PATCH;
+    int64_t count[2] = {patches ? model_shape_patches(teacher) : 0,
+                        patches ? model_shape_patches(student) : 0};
+    REFUSE(w, count[0] != count[1], "loss.tokens",
+           "loss.tokens: cls, or a data_s.image_size with as many patches",
+           "the teacher has %lld patches, the student %lld, and loss.tokens is cls+patch",
+           (long long)count[0], (long long)count[1]);
+    REFUSE(w,
+           o->masked &&
+               (c->data.mask_token >= student->vocabulary || c->data.special_tokens >= student->vocabulary),
+           "data.mask_token", "set data.mask_token to the number of [MASK]",
+           "data.mask_token is %lld, data.special_tokens %lld, the vocabulary has %lld",
+           (long long)c->data.mask_token, (long long)c->data.special_tokens, (long long)student->vocabulary);
+    struct lora_module modules[LORA_MODULES] = {{.out = 0}};
+    unsigned targets = 0;
+    int modules_here = 0;
+    if (c->lora.rank && lora_targets(student, c->lora.targets, &targets, NULL) == 0)
+        modules_here = lora_modules(student, modules);
+    for (int i = 0; i < (w->list ? 1 : modules_here); i++) {
+        int64_t least = modules[i].in < modules[i].out ? modules[i].in : modules[i].out;
+        REFUSE(w, targets & 1u << i && c->lora.rank > least, "lora.rank", "choose a smaller rank",
+               "lora.rank is %lld, but %s is [%lldx%lld]", (long long)c->lora.rank, modules[i].name,
+               (long long)modules[i].out, (long long)modules[i].in);
+    }
+    int groups;
+    bool end, frozen = config_frozen(c, student->depth, &groups, &end);
+    REFUSE(w, !frozen, "model_s.freeze", "none, embed, a number of blocks, or all_but_head",
+           "%s is %s, but the model has %lld blocks", freeze, c->model_s.freeze, (long long)student->depth);
+    REFUSE(w, end && !experiment_head_width(c, teacher, student) && student->classes <= 0, "model_s.freeze",
+           "loss.head: linear", "%s is all_but_head, but the student has no head", freeze);
+}
+
+/* What a training on several ranks can have. */
+static void rank_rows(const struct combinations *w, const struct config *c, const struct model_shape *teacher,
+                      const struct model_shape *student, int ranks)
+{
+    const struct objective *o = objective_of(c);
+    bool shared = ranks > 1 || c->train.global_batch > 0; /* several ranks can compute a step */
+    int stages = (int)c->dist.pipeline, replicas = config_replicas(c, ranks);
+    REFUSE(w, stages > 1 && ranks % stages, "dist.pipeline",
+           "start a multiple of it: --cards, srun, --workers", "dist.pipeline is %d, but there %s %d rank%s",
+           stages, ranks == 1 ? "is" : "are", ranks, ranks == 1 ? "" : "s");
+    const struct model_shape *divided[] = {student,
+                                           o->teacher && !c->train.cache_teacher ? teacher : student};
+    for (int i = 0; i < (w->list ? 1 : 2); i++)
+        REFUSE(w, stages > 1 && stages > divided[i]->depth && (!i || divided[1] != student), "dist.pipeline",
+               "use at most one stage for each block", "dist.pipeline is %d, but the %s has %lld blocks",
+               stages, objective_tower(o, !i), (long long)divided[i]->depth);
+    int64_t own = c->train.batch_size,
+            images = !shared                     ? own
+                     : c->train.global_batch > 0 ? c->train.global_batch
+                                                 : own * replicas,
+            micro = c->train.micro_batch > 0 ? c->train.micro_batch : own;
+    if (micro > images) micro = images;
+    int64_t count = micro ? (images + micro - 1) / micro : 0;
+    REFUSE(w, shared && count < replicas, "train.micro_batch",
+           "lower train.micro_batch, or start fewer ranks",
+           "%d ranks for %lld micro-batches of %lld images: %lld in a step", replicas, (long long)count,
+           (long long)micro, (long long)images);
+    REFUSE(w, c->train.rounds == TRAIN_ROUNDS_BREADTH && count <= replicas && stages <= 1, "train.rounds",
+           "train.rounds: auto",
+           "train.rounds is breadth, but a step has one micro-batch: set train.micro_batch");
+    REFUSE(w, shared && c->model_s.place == TOWER_PLACE_STREAMED, "model_s.place",
+           "dist.shard: parameters, and model_s.place: resident",
+           "model_s.place streamed is for one rank without train.global_batch");
+    REFUSE(w,
+           !shared && c->optim.gradients == OPTIM_GRADIENTS_RELEASE && count > 1 &&
+               c->optim.clip_grad_norm > 0 && c->optim.clip_mode == OPTIM_CLIP_MODE_BLOCK,
+           "optim.clip_mode", "optim.clip_mode: exact",
+           "optim.clip_mode block has no use when released gradients are accumulated (train.micro_batch %lld "
+           "of %lld): exact costs nothing",
+           (long long)micro, (long long)own);
+}
+
+void experiment_combinations(const struct combinations *list)
+{
+    static const struct model_shape none = {.patch = 1};
+    config_combinations(list);
+    shape_rows(list, list->config, &none, &none);
+    rank_rows(list, list->config, &none, &none, 1);
+}
+
+/* Sets the error of the first row. */
+static void refuse(void *context, const char *key, bool fatal, const char *hint, const char *sentence)
+{
+    struct error *first = context;
+    (void)key;
+    if (fatal && !first->code) error_set(first, EXIT_CONFIG, hint, "%s", sentence);
+}
+
+int experiment_check(const struct config *c, const struct model_shape *teacher,
+                     const struct model_shape *student, int ranks, struct error *err)
+{
+    struct error first = {0};
+    struct combinations walk = {.config = c, .bad = refuse, .context = &first};
+    shape_rows(&walk, c, teacher, student);
+    if (ranks) rank_rows(&walk, c, teacher, student, ranks);
+    if (first.code && err) *err = first;
+    return first.code;
+}
