@@ -21,8 +21,8 @@ static const double MIB = 1 << 20, GIB = 1 << 30;
 static int rank_count(const struct arguments *args, const struct config *config)
 {
     int cards = config->device.type == DEVICE_TYPE_CPU ? 0 : config_cards(config, NULL);
-    int most = cards > (int)config->dist.pipeline ? cards : (int)config->dist.pipeline;
-    return (int)argument_int(args, "ranks", most > 0 ? most : 1);
+    int stages = config_stages(config);
+    return (int)argument_int(args, "ranks", cards > stages ? cards : stages);
 }
 
 /* Returns the number of ranks that share a node. */

@@ -273,7 +273,7 @@ static void step_rows(const struct combinations *w, const struct config *c)
     REFUSE(w, breadth && coded, "train.rounds", "train.rounds: auto",
            "train.rounds is breadth, but activations are saved in 8 bits, but blocks are recomputed: set "
            "train.save_activations minimal");
-    int stages = (int)c->dist.pipeline;
+    int stages = config_stages(c);
     REFUSE(w, stages > 1 && keep, "dist.pipeline", "optim.gradients: release",
            "dist.pipeline %d cannot be used with optim.gradients keep", stages);
     REFUSE(w, stages > 1 && depth, "dist.pipeline", "train.rounds: breadth",

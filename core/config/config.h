@@ -273,10 +273,15 @@ int64_t config_memory(const struct config *config);
 bool config_clips(const struct config *config);
 /* Returns the steps of warm-up of a run of `total` steps. */
 int64_t config_warmup(const struct config *config, int64_t total);
-/* Returns the copies of the student that `ranks` ranks train (dist.pipeline). */
+/* Returns the stages of a pipeline (dist.pipeline); 1: there is none. */
+static inline int config_stages(const struct config *config)
+{
+    return config->dist.pipeline > 1 ? (int)config->dist.pipeline : 1;
+}
+/* Returns the copies of the student that `ranks` ranks train. */
 static inline int config_replicas(const struct config *config, int ranks)
 {
-    int stages = config->dist.pipeline > 1 ? (int)config->dist.pipeline : 1;
+    int stages = config_stages(config);
     return ranks > stages ? ranks / stages : 1;
 }
 /* Reads model_s.freeze of a tower of `depth` blocks: the number of groups (embedding, blocks) that are

@@ -140,7 +140,7 @@ void resolve_defaults(struct config *c)
         c->optim.gradients = c->optim.use_meopt ? OPTIM_GRADIENTS_RELEASE : OPTIM_GRADIENTS_KEEP;
     if (c->optim.clip_mode == OPTIM_CLIP_MODE_AUTO) {
         bool costs = c->optim.gradients == OPTIM_GRADIENTS_RELEASE && !config_accumulates(c) &&
-                     c->dist.pipeline <= 1; /* it accumulates: the bits of one rank */
+                     config_stages(c) <= 1; /* it accumulates: the bits of one rank */
         c->optim.clip_mode = costs && config_clips(c) ? OPTIM_CLIP_MODE_PREVIOUS : OPTIM_CLIP_MODE_EXACT;
     }
     if (RULE_HAS(c->optim.name, WITH_FACTORS)) {

@@ -60,7 +60,7 @@ static void rank_rows(const struct combinations *w, const struct config *c, cons
 {
     const struct objective *o = objective_of(c);
     bool shared = ranks > 1 || c->train.global_batch > 0; /* several ranks can compute a step */
-    int stages = (int)c->dist.pipeline, replicas = config_replicas(c, ranks);
+    int stages = config_stages(c), replicas = config_replicas(c, ranks);
     REFUSE(w, stages > 1 && ranks % stages, "dist.pipeline",
            "start a multiple of it: --cards, srun, --workers", "dist.pipeline is %d, but there %s %d rank%s",
            stages, ranks == 1 ? "is" : "are", ranks, ranks == 1 ? "" : "s");

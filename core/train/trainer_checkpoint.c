@@ -228,7 +228,7 @@ static json_t *manifest_members(const struct trainer *t, const struct weights_ro
 {
     json_t *more = json_pack("{s:f}", "previous_norm", t->previous_norm);
     if (more && t->stages) json_object_set_new(more, "pipeline", json_integer(t->stages->size));
-    if (more && t->student->options.lora.rank)
+    if (more && config_trains_adapters(t->config))
         json_object_set_new(more, "base", adapters_base(t->config, t->student_content.crc32c));
     if (!more || !(t->config->train.ema > 0)) return more;
     json_t *averaged = json_array();
