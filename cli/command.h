@@ -12,6 +12,7 @@
 /* OPTION_MODEL: a path, or hf:OWNER/REPO or ms:OWNER/REPO, whose snapshot in the cache is the value. */
 enum option_type { OPTION_FLAG, OPTION_TEXT, OPTION_MODEL, OPTION_INT, OPTION_REAL, OPTION_LIST };
 
+/* A row names every field after the first: {"seconds", .type = OPTION_REAL, .value = "S", .help = "..."}. */
 struct option {
     const char *name; /* long name without the dashes */
     char letter;      /* short form, or 0 */

@@ -493,18 +493,21 @@ static int bench_optim_run(const struct arguments *args, struct error *err)
 
 #define RULE_OPTION(c, number, name, ...) name "|"
 static const struct option bench_optim_options[] = {
-    {"rule", 'r', OPTION_TEXT, "RULE", OPTIM_RULES(RULE_OPTION, ) "all", 0, 0,
-     "update rule (default apadamw)"},
-    {"weights", 'w', OPTION_TEXT, "FORMAT", "fp32|fp32+copy|bf16|bf16_sr|bf16+4|bf16+8|bf16+16", 0, 0,
-     "only this weight format"},
-    {"states", 's', OPTION_TEXT, "FORMAT", "fp32|bf16|bf16_nearest|8bit|4bit", 0, 0,
-     "only this state format"},
-    {"params", 'n', OPTION_INT, "N", NULL, 1, 1e11, "number of parameters (default 67108864)"},
-    {"threads", 't', OPTION_INT, "N", NULL, 1, 4096, "number of threads (default: one per core)"},
-    {"device", 'd', OPTION_TEXT, "DEVICE", NULL, 0, 0, "cpu, hip:N or cuda:N (default cpu)"},
-    {"repeat", 0, OPTION_INT, "N", NULL, 1, 1000,
-     "number of measured steps, of which the best counts (default 5)"},
-    {"json", 'j', OPTION_FLAG, NULL, NULL, 0, 0, "print JSON"},
+    {"rule", .letter = 'r', .type = OPTION_TEXT, .value = "RULE", .choices = OPTIM_RULES(RULE_OPTION, ) "all",
+     .help = "update rule (default apadamw)"},
+    {"weights", .letter = 'w', .type = OPTION_TEXT, .value = "FORMAT",
+     .choices = "fp32|fp32+copy|bf16|bf16_sr|bf16+4|bf16+8|bf16+16", .help = "only this weight format"},
+    {"states", .letter = 's', .type = OPTION_TEXT, .value = "FORMAT",
+     .choices = "fp32|bf16|bf16_nearest|8bit|4bit", .help = "only this state format"},
+    {"params", .letter = 'n', .type = OPTION_INT, .value = "N", .min = 1, .max = 1e11,
+     .help = "number of parameters (default 67108864)"},
+    {"threads", .letter = 't', .type = OPTION_INT, .value = "N", .min = 1, .max = 4096,
+     .help = "number of threads (default: one per core)"},
+    {"device", .letter = 'd', .type = OPTION_TEXT, .value = "DEVICE",
+     .help = "cpu, hip:N or cuda:N (default cpu)"},
+    {"repeat", .type = OPTION_INT, .value = "N", .min = 1, .max = 1000,
+     .help = "number of measured steps, of which the best counts (default 5)"},
+    {"json", .letter = 'j', .help = "print JSON"},
     {0},
 };
 
@@ -669,13 +672,15 @@ static int speedup(const struct arguments *args, struct error *err)
 }
 
 static const struct option speedup_options[] = {
-    {"params", 'n', OPTION_INT, "N", NULL, 1, 1e11, "number of parameters (default 67108864)"},
-    {"threads", 't', OPTION_INT, "N", NULL, 1, 4096,
-     "number of threads of 'all cores' (default: one per core)"},
-    {"device", 'd', OPTION_TEXT, "DEVICE", NULL, 0, 0,
-     "the card: hip:N, cuda:N, auto (the default), or cpu for none"},
-    {"repeat", 0, OPTION_INT, "N", NULL, 1, 1000, "number of measured iterations (default 10)"},
-    {"json", 'j', OPTION_FLAG, NULL, NULL, 0, 0, "print JSON"},
+    {"params", .letter = 'n', .type = OPTION_INT, .value = "N", .min = 1, .max = 1e11,
+     .help = "number of parameters (default 67108864)"},
+    {"threads", .letter = 't', .type = OPTION_INT, .value = "N", .min = 1, .max = 4096,
+     .help = "number of threads of 'all cores' (default: one per core)"},
+    {"device", .letter = 'd', .type = OPTION_TEXT, .value = "DEVICE",
+     .help = "the card: hip:N, cuda:N, auto (the default), or cpu for none"},
+    {"repeat", .type = OPTION_INT, .value = "N", .min = 1, .max = 1000,
+     .help = "number of measured iterations (default 10)"},
+    {"json", .letter = 'j', .help = "print JSON"},
     {0},
 };
 

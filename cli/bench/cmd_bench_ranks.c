@@ -362,12 +362,15 @@ static int bench_ranks(const struct arguments *args, struct error *err)
 }
 
 static const struct option options[] = {
-    {"workers", 'w', OPTION_INT, "N", NULL, 2, 1024,
-     "start N ranks on this host (default 2); not below mpirun or srun"},
-    {"device", 'd', OPTION_TEXT, "DEVICE", NULL, 0, 0, "cpu (the default); hip or cuda: a card per rank"},
-    {"mib", 'm', OPTION_INT, "MIB", NULL, 1, 4096, "size of the gradients in bf16 (default 32)"},
-    {"repeat", 0, OPTION_INT, "N", NULL, 1, 1000, "number of measured collectives (default 10)"},
-    {"json", 'j', OPTION_FLAG, NULL, NULL, 0, 0, "print JSON"},
+    {"workers", .letter = 'w', .type = OPTION_INT, .value = "N", .min = 2, .max = 1024,
+     .help = "start N ranks on this host (default 2); not below mpirun or srun"},
+    {"device", .letter = 'd', .type = OPTION_TEXT, .value = "DEVICE",
+     .help = "cpu (the default); hip or cuda: a card per rank"},
+    {"mib", .letter = 'm', .type = OPTION_INT, .value = "MIB", .min = 1, .max = 4096,
+     .help = "size of the gradients in bf16 (default 32)"},
+    {"repeat", .type = OPTION_INT, .value = "N", .min = 1, .max = 1000,
+     .help = "number of measured collectives (default 10)"},
+    {"json", .letter = 'j', .help = "print JSON"},
     {0},
 };
 

@@ -363,14 +363,14 @@ static int bench_run(const struct arguments *args, struct error *err)
 }
 
 static const struct option options[] = {
-    {"random-weights", 0, OPTION_FLAG, NULL, NULL, 0, 0,
-     "use seeded random weights in the configured model shape, read no checkpoint"},
-    {"batch", 0, OPTION_INT, "N", NULL, 1, 65536,
-     "images or samples of tokens per step (default train.batch_size)"},
-    {"steps", 0, OPTION_INT, "N", NULL, 1, 1e6, "number of steps, of which the best counts (default 3)"},
-    {"profile", 0, OPTION_FLAG, NULL, NULL, 0, 0, "print the time of the best step by kind of operation"},
-    {"no-peak", 0, OPTION_FLAG, NULL, NULL, 0, 0, "do not measure the best GEMM rate"},
-    {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "print one JSON object"},
+    {"random-weights", .help = "use seeded random weights in the configured model shape, read no checkpoint"},
+    {"batch", .type = OPTION_INT, .value = "N", .min = 1, .max = 65536,
+     .help = "images or samples of tokens per step (default train.batch_size)"},
+    {"steps", .type = OPTION_INT, .value = "N", .min = 1, .max = 1e6,
+     .help = "number of steps, of which the best counts (default 3)"},
+    {"profile", .help = "print the time of the best step by kind of operation"},
+    {"no-peak", .help = "do not measure the best GEMM rate"},
+    {"json", .help = "print one JSON object"},
     {0},
 };
 

@@ -160,11 +160,11 @@ static int attach_run(const struct arguments *args, struct error *err)
 }
 
 static const struct option attach_options[] = {
-    {"run-dir", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "directory of runs (default runs)"},
-    {"baseline", 0, OPTION_LIST, "RUN", NULL, 0, 0, "draw the curves of this run below; may be repeated"},
-    {"ascii", 0, OPTION_FLAG, NULL, NULL, 0, 0, "draw with ASCII characters only"},
-    {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0,
-     "print one object: the state of the run, or of its job and the plan"},
+    {"run-dir", .type = OPTION_TEXT, .value = "DIR", .help = "directory of runs (default runs)"},
+    {"baseline", .type = OPTION_LIST, .value = "RUN",
+     .help = "draw the curves of this run below; may be repeated"},
+    {"ascii", .help = "draw with ASCII characters only"},
+    {"json", .help = "print one object: the state of the run, or of its job and the plan"},
     {0},
 };
 const struct command cmd_attach = {

@@ -205,16 +205,15 @@ static int doctor_command(const struct arguments *args, struct error *err)
 }
 
 static const struct option options[] = {
-    {"run-dir", 0, OPTION_TEXT, "DIR", NULL, 0, 0,
-     "directory of runs, whose disk is measured (default runs)"},
-    {"device", 0, OPTION_TEXT, "DEVICE", NULL, 0, 0,
-     "check only this device: auto, cpu, hip:N, cuda:N; fails if it cannot be used"},
-    {"quick", 0, OPTION_FLAG, NULL, NULL, 0, 0, "skip measurements: bandwidth, GEMM, disk speed"},
-    {"root", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "read /dev, /sys, /proc and /etc below DIR"},
-    {"share", 0, OPTION_TEXT, "FILE", NULL, 0, 0,
-     "write the report as JSON, without host, user and directories, to be sent"},
-    {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0,
-     "print one JSON object: an array of checks, and the number of each status"},
+    {"run-dir", .type = OPTION_TEXT, .value = "DIR",
+     .help = "directory of runs, whose disk is measured (default runs)"},
+    {"device", .type = OPTION_TEXT, .value = "DEVICE",
+     .help = "check only this device: auto, cpu, hip:N, cuda:N; fails if it cannot be used"},
+    {"quick", .help = "skip measurements: bandwidth, GEMM, disk speed"},
+    {"root", .type = OPTION_TEXT, .value = "DIR", .help = "read /dev, /sys, /proc and /etc below DIR"},
+    {"share", .type = OPTION_TEXT, .value = "FILE",
+     .help = "write the report as JSON, without host, user and directories, to be sent"},
+    {"json", .help = "print one JSON object: an array of checks, and the number of each status"},
     {0},
 };
 

@@ -217,12 +217,12 @@ static int embed_run(const struct arguments *args, struct error *err)
 }
 
 static const struct option options[] = {
-    {"role", 0, OPTION_TEXT, "ROLE", "teacher|student", 0, 0, "tower (default for a run: student)"},
-    {"out", 'o', OPTION_TEXT, "FILE", NULL, 0, 0,
-     "output file, safetensors: embeddings (images, width), fp32, and names"},
-    {"skip-bad", 0, OPTION_FLAG, NULL, NULL, 0, 0,
-     "leave out images that cannot be decoded (default: their rows are NaN)"},
-    {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "machine-readable output"},
+    {"role", .type = OPTION_TEXT, .value = "ROLE", .choices = "teacher|student",
+     .help = "tower (default for a run: student)"},
+    {"out", .letter = 'o', .type = OPTION_TEXT, .value = "FILE",
+     .help = "output file, safetensors: embeddings (images, width), fp32, and names"},
+    {"skip-bad", .help = "leave out images that cannot be decoded (default: their rows are NaN)"},
+    {"json", .help = "machine-readable output"},
     {0},
 };
 

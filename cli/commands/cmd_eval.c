@@ -248,12 +248,12 @@ static int eval_run(const struct arguments *args, struct error *err)
 }
 
 static const struct option options[] = {
-    {"checkpoint", 0, OPTION_TEXT, "WHICH", "best|last", 0, 0,
-     "checkpoint of the run (default: the best one, else the last)"},
-    {"ema", 0, OPTION_FLAG, NULL, NULL, 0, 0, "evaluate the average of the run's weights (train.ema)"},
-    {"per-class", 0, OPTION_TEXT, "FILE", NULL, 0, 0,
-     "write a CSV table: class, images (of a text classifier: documents), correct, top1 (a share)"},
-    {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "machine-readable output"},
+    {"checkpoint", .type = OPTION_TEXT, .value = "WHICH", .choices = "best|last",
+     .help = "checkpoint of the run (default: the best one, else the last)"},
+    {"ema", .help = "evaluate the average of the run's weights (train.ema)"},
+    {"per-class", .type = OPTION_TEXT, .value = "FILE",
+     .help = "write a CSV table: class, images (of a text classifier: documents), correct, top1 (a share)"},
+    {"json", .help = "machine-readable output"},
     {0},
 };
 

@@ -143,17 +143,19 @@ static int runs_run(const struct arguments *args, struct error *err)
 }
 
 static const struct option runs_options[] = {
-    {"run-dir", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "directory of runs (default runs)"},
-    {"state", 0, OPTION_TEXT, "STATE", "starting|training|silent|done|stopped|diverged|failed|lost|damaged",
-     0, 0, "only runs in this state"},
-    {"filter", 0, OPTION_TEXT, "WORDS", NULL, 0, 0,
-     "only runs whose name, state, job, device or bottleneck contains each of the words"},
-    {"sort", 0, OPTION_TEXT, "BY", "age|name|state|step|loss|peak", 0, 0,
-     "sort order (default age: newest first)"},
-    {"reverse", 'r', OPTION_FLAG, NULL, NULL, 0, 0, "reverse the order"},
-    {"limit", 'n', OPTION_INT, "N", NULL, 1, 1e9, "only the first N runs"},
-    {"watch", 'w', OPTION_FLAG, NULL, NULL, 0, 0, "repeat every two seconds, until Ctrl-C"},
-    {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "print one array"},
+    {"run-dir", .type = OPTION_TEXT, .value = "DIR", .help = "directory of runs (default runs)"},
+    {"state", .type = OPTION_TEXT, .value = "STATE",
+     .choices = "starting|training|silent|done|stopped|diverged|failed|lost|damaged",
+     .help = "only runs in this state"},
+    {"filter", .type = OPTION_TEXT, .value = "WORDS",
+     .help = "only runs whose name, state, job, device or bottleneck contains each of the words"},
+    {"sort", .type = OPTION_TEXT, .value = "BY", .choices = "age|name|state|step|loss|peak",
+     .help = "sort order (default age: newest first)"},
+    {"reverse", .letter = 'r', .help = "reverse the order"},
+    {"limit", .letter = 'n', .type = OPTION_INT, .value = "N", .min = 1, .max = 1e9,
+     .help = "only the first N runs"},
+    {"watch", .letter = 'w', .help = "repeat every two seconds, until Ctrl-C"},
+    {"json", .help = "print one array"},
     {0},
 };
 const struct command cmd_runs = {
@@ -283,9 +285,9 @@ static int stop_run(const struct arguments *args, struct error *err)
 }
 
 static const struct option stop_options[] = {
-    {"run-dir", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "directory of runs (default runs)"},
-    {"now", 0, OPTION_FLAG, NULL, NULL, 0, 0, "stop immediately, without saving"},
-    {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "machine-readable output"},
+    {"run-dir", .type = OPTION_TEXT, .value = "DIR", .help = "directory of runs (default runs)"},
+    {"now", .help = "stop immediately, without saving"},
+    {"json", .help = "machine-readable output"},
     {0},
 };
 const struct command cmd_stop = {
@@ -317,7 +319,7 @@ static int checkpoint_run(const struct arguments *args, struct error *err)
 }
 
 static const struct option checkpoint_options[] = {
-    {"run-dir", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "directory of runs (default runs)"},
+    {"run-dir", .type = OPTION_TEXT, .value = "DIR", .help = "directory of runs (default runs)"},
     {0},
 };
 const struct command cmd_checkpoint = {

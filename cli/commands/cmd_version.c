@@ -74,8 +74,8 @@ static int version_run(const struct arguments *args, struct error *err)
 }
 
 static const struct option options[] = {
-    {"verbose", 'v', OPTION_FLAG, NULL, NULL, 0, 0, "also the compiler, the libraries, and what has changed"},
-    {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "machine-readable output"},
+    {"verbose", .letter = 'v', .help = "also the compiler, the libraries, and what has changed"},
+    {"json", .help = "machine-readable output"},
     {0},
 };
 

@@ -112,9 +112,10 @@ static int edit_run(const struct arguments *args, struct error *err)
 }
 
 static const struct option options[] = {
-    {"ascii", 0, OPTION_FLAG, NULL, NULL, 0, 0, "draw with ASCII characters only"},
-    {"card-memory", 0, OPTION_TEXT, "BYTES", NULL, 0, 0, "memory of the card for the plan, for example 64G"},
-    {NULL, 0, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
+    {"ascii", .help = "draw with ASCII characters only"},
+    {"card-memory", .type = OPTION_TEXT, .value = "BYTES",
+     .help = "memory of the card for the plan, for example 64G"},
+    {0},
 };
 
 const struct command cmd_config_edit = {

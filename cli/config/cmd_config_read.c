@@ -155,8 +155,8 @@ static int get_run(const struct arguments *args, struct error *err)
 }
 
 static const struct option json_option[] = {
-    {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "machine-readable output"},
-    {NULL, 0, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
+    {"json", .help = "machine-readable output"},
+    {0},
 };
 
 const struct command cmd_config_get = {
@@ -259,12 +259,10 @@ static int list_run(const struct arguments *args, struct error *err)
 }
 
 static const struct option list_options[] = {
-    {"show-origin", 0, OPTION_FLAG, NULL, NULL, 0, 0,
-     "print the line, or the default, that each value comes from"},
-    {"combinations", 0, OPTION_FLAG, NULL, NULL, 0, 0,
-     "list the combinations of keys that are refused or have no effect"},
-    {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "machine-readable output"},
-    {NULL, 0, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
+    {"show-origin", .help = "print the line, or the default, that each value comes from"},
+    {"combinations", .help = "list the combinations of keys that are refused or have no effect"},
+    {"json", .help = "machine-readable output"},
+    {0},
 };
 
 const struct command cmd_config_list = {
@@ -422,10 +420,9 @@ static int check_run(const struct arguments *args, struct error *err)
 }
 
 static const struct option check_options[] = {
-    {"data", 0, OPTION_FLAG, NULL, NULL, 0, 0,
-     "read every token, or read and decode every image and name each bad one"},
-    {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "machine-readable output"},
-    {NULL, 0, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
+    {"data", .help = "read every token, or read and decode every image and name each bad one"},
+    {"json", .help = "machine-readable output"},
+    {0},
 };
 
 const struct command cmd_config_check = {

@@ -103,9 +103,9 @@ static int unset_run(const struct arguments *args, struct error *err)
 }
 
 static const struct option change_options[] = {
-    {"dry-run", 'n', OPTION_FLAG, NULL, NULL, 0, 0, "print the change, write nothing"},
-    {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "machine-readable output"},
-    {NULL, 0, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
+    {"dry-run", .letter = 'n', .help = "print the change, write nothing"},
+    {"json", .help = "machine-readable output"},
+    {0},
 };
 
 const struct command cmd_config_set = {
@@ -228,8 +228,8 @@ static int new_run(const struct arguments *args, struct error *err)
 }
 
 static const struct option new_options[] = {
-    {"force", 'f', OPTION_FLAG, NULL, NULL, 0, 0, "replace an existing file"},
-    {NULL, 0, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
+    {"force", .letter = 'f', .help = "replace an existing file"},
+    {0},
 };
 
 const struct command cmd_config_new = {

@@ -351,22 +351,25 @@ static int export_run(const struct arguments *args, struct error *err)
 }
 
 static const struct option options[] = {
-    {"run-dir", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "directory of runs (default runs)"},
-    {"format", 0, OPTION_TEXT, "FORMAT", "pt|safetensors|hf|timm|torchvision|openclip|peft", 0, 0,
-     "output format (default safetensors; of adapters peft, and in the others the model with them merged)"},
-    {"checkpoint", 0, OPTION_TEXT, "WHICH", "best|last", 0, 0,
-     "checkpoint of the run (default: the best one, else the last)"},
-    {"merge", 0, OPTION_MODEL, "[ORIGINAL]", NULL, 0, 0,
-     "write all tensors of this checkpoint, with the student's tower; without it: the model with its "
-     "adapters"},
-    {"no-head", 0, OPTION_FLAG, NULL, NULL, 0, 0, "leave out the distillation head or classifier"},
-    {"ema", 0, OPTION_FLAG, NULL, NULL, 0, 0, "write the average of the weights (train.ema)"},
-    {"dtype", 0, OPTION_TEXT, "TYPE", "fp32|bf16", 0, 0, "type of the student's values (default fp32)"},
-    {"shard-size", 0, OPTION_TEXT, "SIZE", NULL, 0, 0,
-     "hf: largest file of weights, for example 500MiB; without unit in 1e9 bytes (default 5)"},
-    {"out", 'o', OPTION_TEXT, "FILE", NULL, 0, 0,
-     "output file (default in RUN: student.FORMAT for pt and safetensors)"},
-    {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "machine-readable output"},
+    {"run-dir", .type = OPTION_TEXT, .value = "DIR", .help = "directory of runs (default runs)"},
+    {"format", .type = OPTION_TEXT, .value = "FORMAT",
+     .choices = "pt|safetensors|hf|timm|torchvision|openclip|peft",
+     .help = "output format (default safetensors; of adapters peft, and in the others the model with them "
+             "merged)"},
+    {"checkpoint", .type = OPTION_TEXT, .value = "WHICH", .choices = "best|last",
+     .help = "checkpoint of the run (default: the best one, else the last)"},
+    {"merge", .type = OPTION_MODEL, .value = "[ORIGINAL]",
+     .help = "write all tensors of this checkpoint, with the student's tower; without it: the model with its "
+             "adapters"},
+    {"no-head", .help = "leave out the distillation head or classifier"},
+    {"ema", .help = "write the average of the weights (train.ema)"},
+    {"dtype", .type = OPTION_TEXT, .value = "TYPE", .choices = "fp32|bf16",
+     .help = "type of the student's values (default fp32)"},
+    {"shard-size", .type = OPTION_TEXT, .value = "SIZE",
+     .help = "hf: largest file of weights, for example 500MiB; without unit in 1e9 bytes (default 5)"},
+    {"out", .letter = 'o', .type = OPTION_TEXT, .value = "FILE",
+     .help = "output file (default in RUN: student.FORMAT for pt and safetensors)"},
+    {"json", .help = "machine-readable output"},
     {0},
 };
 

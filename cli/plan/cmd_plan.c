@@ -368,44 +368,46 @@ done:
 }
 
 static const struct option options[] = {
-    {"card-memory", 0, OPTION_TEXT, "BYTES", NULL, 0, 0,
-     "memory of the card, for example 64G (default: device.memory_limit, else the card's or machine's)"},
-    {"card", 0, OPTION_TEXT, "NAME", NULL, 0, 0,
-     "plan for this card, for example k100-ai: its memory, and the time of a step at its peaks; --card list "
-     "prints all names"},
-    {"explain", 0, OPTION_TEXT, "CLASS",
-     "all|weights|gradients|optimizer|activations|teacher|workspace|comm|data", 0, 0,
-     "list the tensors of this class of memory, each with the key that shrinks it and its cost"},
-    {"what-if", 0, OPTION_FLAG, NULL, NULL, 0, 0,
-     "print a table of the important settings with peak memory and relative compute"},
-    {"fit", 0, OPTION_TEXT, "BYTES", NULL, 0, 0,
-     "list memory options with the time of a step and their keys, and mark the fastest one that fits into "
-     "BYTES, for example 8GiB, or auto (default: train.memory)"},
-    {"carry", 0, OPTION_REAL, "GB/S", NULL, 0.001, 1e6,
-     "with --fit: bandwidth for streamed weights and offloaded states (default 12 for a card, 1 for a CPU)"},
-    {"ranks", 0, OPTION_INT, "N", NULL, 1, 65536,
-     "number of ranks (default: that of device.cards, or dist.pipeline)"},
-    {"bandwidth", 0, OPTION_REAL, "GB/S", NULL, 0, 1e6,
-     "bandwidth of a rank's link; prints a table of steps on 1, 2, 4 ... N ranks"},
-    {"latency", 0, OPTION_REAL, "US", NULL, 0, 1e9, "microseconds per message between ranks (default 5)"},
-    {"network", 0, OPTION_REAL, "GB/S", NULL, 0, 1e6,
-     "bandwidth of a node's network, with more ranks than --node-ranks"},
-    {"node-ranks", 0, OPTION_INT, "N", NULL, 1, 65536, "number of ranks per node (default 8)"},
-    {"nodes", 0, OPTION_INT, "N", NULL, 1, 65536, "number of nodes (default: of --node-ranks ranks each)"},
-    {"cores", 0, OPTION_INT, "N", NULL, 1, 65536,
-     "processors of a node that its ranks, on the CPU, share (default: each rank has its own)"},
-    {"advise", 0, OPTION_FLAG, NULL, NULL, 0, 0,
-     "with several ranks: compare dist.shard, train.rounds and dist.pipeline by memory and simulated step, "
-     "and mark the fastest that fits"},
-    {"step-ms", 0, OPTION_REAL, "MS", NULL, 0, 1e12,
-     "measured step of one rank (meopt bench train; default: from --gflops)"},
-    {"gflops", 0, OPTION_REAL, "X", NULL, 0, 1e9,
-     "measured speed (meopt bench train), for the expected time of a step"},
-    {"measure", 0, OPTION_FLAG, NULL, NULL, 0, 0,
-     "measure the best GEMM rate of this machine for a second, for the time of a step; with --fit also the "
-     "bandwidth of the card's link, or on a CPU of the disk"},
-    {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "machine-readable output"},
-    {NULL, 0, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
+    {"card-memory", .type = OPTION_TEXT, .value = "BYTES",
+     .help =
+         "memory of the card, for example 64G (default: device.memory_limit, else the card's or machine's)"},
+    {"card", .type = OPTION_TEXT, .value = "NAME",
+     .help = "plan for this card, for example k100-ai: its memory, and the time of a step at its peaks; "
+             "--card list prints all names"},
+    {"explain", .type = OPTION_TEXT, .value = "CLASS",
+     .choices = "all|weights|gradients|optimizer|activations|teacher|workspace|comm|data",
+     .help = "list the tensors of this class of memory, each with the key that shrinks it and its cost"},
+    {"what-if", .help = "print a table of the important settings with peak memory and relative compute"},
+    {"fit", .type = OPTION_TEXT, .value = "BYTES",
+     .help = "list memory options with the time of a step and their keys, and mark the fastest one that fits "
+             "into BYTES, for example 8GiB, or auto (default: train.memory)"},
+    {"carry", .type = OPTION_REAL, .value = "GB/S", .min = 0.001, .max = 1e6,
+     .help = "with --fit: bandwidth for streamed weights and offloaded states (default 12 for a card, 1 for "
+             "a CPU)"},
+    {"ranks", .type = OPTION_INT, .value = "N", .min = 1, .max = 65536,
+     .help = "number of ranks (default: that of device.cards, or dist.pipeline)"},
+    {"bandwidth", .type = OPTION_REAL, .value = "GB/S", .max = 1e6,
+     .help = "bandwidth of a rank's link; prints a table of steps on 1, 2, 4 ... N ranks"},
+    {"latency", .type = OPTION_REAL, .value = "US", .max = 1e9,
+     .help = "microseconds per message between ranks (default 5)"},
+    {"network", .type = OPTION_REAL, .value = "GB/S", .max = 1e6,
+     .help = "bandwidth of a node's network, with more ranks than --node-ranks"},
+    {"node-ranks", .type = OPTION_INT, .value = "N", .min = 1, .max = 65536,
+     .help = "number of ranks per node (default 8)"},
+    {"nodes", .type = OPTION_INT, .value = "N", .min = 1, .max = 65536,
+     .help = "number of nodes (default: of --node-ranks ranks each)"},
+    {"cores", .type = OPTION_INT, .value = "N", .min = 1, .max = 65536,
+     .help = "processors of a node that its ranks, on the CPU, share (default: each rank has its own)"},
+    {"advise", .help = "with several ranks: compare dist.shard, train.rounds and dist.pipeline by memory and "
+                       "simulated step, and mark the fastest that fits"},
+    {"step-ms", .type = OPTION_REAL, .value = "MS", .max = 1e12,
+     .help = "measured step of one rank (meopt bench train; default: from --gflops)"},
+    {"gflops", .type = OPTION_REAL, .value = "X", .max = 1e9,
+     .help = "measured speed (meopt bench train), for the expected time of a step"},
+    {"measure", .help = "measure the best GEMM rate of this machine for a second, for the time of a step; "
+                        "with --fit also the bandwidth of the card's link, or on a CPU of the disk"},
+    {"json", .help = "machine-readable output"},
+    {0},
 };
 
 const struct command cmd_plan = {
