@@ -180,11 +180,11 @@ static void on_begin(void *context, const struct trainer *t, const struct device
                 from_run, (long long)from_step);
     char clipping[320];
     if (t->micro < t->batch) {
-        trainer_rounds(t->breadth, t->twice, (t->batch + t->micro - 1) / t->micro, t->wave, clipping,
-                       sizeof clipping);
+        trainer_rounds(t->schedule.breadth, t->schedule.twice, (t->batch + t->micro - 1) / t->micro,
+                       t->schedule.wave, clipping, sizeof clipping);
         log_row("rounds", "%s", clipping);
     }
-    trainer_clipping(t->config, trainer_clips_exactly(t), t->twice, clipping, sizeof clipping);
+    trainer_clipping(t->config, trainer_clips_exactly(t), t->schedule.twice, clipping, sizeof clipping);
     log_row("clipping", "%s", clipping);
     if (t->ranks.size > 1)
         log_row("ranks", "%d, %lld %s per step", t->ranks.size, (long long)t->images,

@@ -101,7 +101,8 @@ static int accumulated_group(const struct trainer *t)
 {
     size_t most = 0;
     int largest = -1;
-    for (int group = 0; group < t->student->group_count && t->breadth && !t->waves; group++) {
+    bool shared = t->schedule.breadth && schedule_waves(&t->schedule) == 1;
+    for (int group = 0; group < t->student->group_count && shared; group++) {
         size_t bytes = 0;
         for (int i = 0; i < t->tensor_count; i++) {
             struct meopt_tensor_info info;

@@ -34,13 +34,14 @@ static int64_t streams_sent(const struct tower *s, int64_t samples)
 static void count_exchanged(struct plan *p, const struct trainer *t)
 {
     const struct config *c = t->config;
-    int64_t rounds = dp_round_count(t), sent = 0, weights = 0, frozen = 0, begun = 0, own = 0;
+    int64_t forwards = schedule_waves(&t->schedule), passes = schedule_passes(&t->schedule),
+            rounds = t->dp ? t->schedule.rounds : 1, sent = 0, weights = 0, frozen = 0, begun = 0, own = 0;
     for (int i = 0; i < t->student->parameter_count; i++) {
         const struct parameter *q = &t->student->parameters[i];
         int64_t bytes = q->count * (int64_t)dtype_bytes(q->weight_type);
         if (!tower_owns(t->student, q->group)) continue;
         own += q->trained ? q->count : 0;
-        if (q->group < t->student->lowest && !q->resident) begun += bytes * (t->twice ? 2 : 1);
+        if (q->group < t->student->lowest && !q->resident) begun += bytes * (passes - 1);
         if (!q->trained && !q->resident) frozen += bytes; /* read by forward passes only */
         if (!q->trained) continue;
         int64_t gradient = q->count * (int64_t)dtype_bytes(q->grad_type);
@@ -48,8 +49,7 @@ static void count_exchanged(struct plan *p, const struct trainer *t)
         sent += c->dist.reduce == DIST_REDUCE_LIBRARY ? q->count * (int64_t)sizeof(float) : gradient;
         weights += bytes;
     }
-    int64_t forwards = (rounds + t->wave - 1) / t->wave, passes = t->twice ? 3 : 2,
-            shard_bytes = (weights * passes + frozen) * forwards;
+    int64_t shard_bytes = (weights * passes + frozen) * forwards;
     if (t->student->options.lora.rank) /* blocks are read by backward passes as well */
         shard_bytes = (frozen * passes - begun) * forwards + weights;
     p->reduced_bytes = sent * rounds * (passes - 1);
@@ -69,7 +69,7 @@ static double coding_flops(const struct trainer *t)
 {
     const struct model_shape *g = &t->student_shape;
     int64_t values = g->hidden * (g->ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1),
-            passes = (t->batch + t->micro - 1) / t->micro * (t->twice ? 2 : 1),
+            passes = step_micro_batches(t) * (schedule_passes(&t->schedule) - 1),
             parts = passes * (tower_logit_row_parts(t->student) - 1);
     double flops = PART_FLOPS * (double)parts * (double)(g->width * g->vocabulary);
     if (t->student->options.saved == SAVED_8BIT)
@@ -82,7 +82,8 @@ static double coding_flops(const struct trainer *t)
  * its update, which also writes it. */
 static void count_streamed(struct plan *p, const struct trainer *t)
 {
-    int64_t forwards = (step_micro_batches(t) + t->wave - 1) / t->wave, passes = t->twice ? 3 : 2;
+    int64_t forwards = (step_micro_batches(t) + t->schedule.wave - 1) / t->schedule.wave, /* of this rank */
+        passes = schedule_passes(&t->schedule);
     bool frozen = t->student->options.lora.rank > 0, apart = forwards > 1; /* the update follows the passes */
     p->streamed_teacher_bytes = forwards * (int64_t)weight_stream_bytes(t->teacher_stream);
     p->streamed_student_bytes =
@@ -112,9 +113,9 @@ double plan_teacher_flops(const struct plan *p)
 static double bubble_of(const struct trainer *t, const struct tower *tower)
 {
     double stages = t->stages ? t->stages->size : 1, groups = tower->group_count, ticks = 0,
-           works = (double)dp_round_count(t) * groups / stages;
-    for (int64_t left = dp_round_count(t); left > 0; left -= t->wave) {
-        double wave = (double)(left < t->wave ? left : t->wave);
+           works = (double)t->schedule.rounds * groups / stages;
+    for (int64_t left = t->schedule.rounds; left > 0; left -= t->schedule.wave) {
+        double wave = (double)(left < t->schedule.wave ? left : t->schedule.wave);
         ticks += fmax(wave * groups / stages + stages - 1, wave + groups - 1);
     }
     return 1 - works / (stages > 1 ? ticks : works);
@@ -191,9 +192,9 @@ static void count(struct plan *p, const struct trainer *t)
     count_streamed(p, t);
     p->batch = t->dp ? dp_most_images(t) : t->batch;
     p->micro = t->micro;
-    p->breadth = t->breadth;
-    p->wave = t->wave;
-    p->twice = t->twice;
+    p->breadth = t->schedule.breadth;
+    p->wave = t->schedule.wave;
+    p->twice = t->schedule.twice;
     p->exact = trainer_clips_exactly(t);
     p->stages = t->stages ? t->stages->size : 1;
     double student = t->student_flops / p->stages, teacher = plan_teacher_flops(p);
@@ -220,54 +221,15 @@ static void count(struct plan *p, const struct trainer *t)
         p->cache_bytes_per_image = t->student->out_rows * p->teacher.out * (int64_t)sizeof(float);
 }
 
-static int stage_forward(struct tower *s, const struct batch *batch, struct error *err)
-{
-    int code = 0;
-    for (int group = 0; group < s->group_count && !code; group++) {
-        if (!tower_owns(s, group)) continue;
-        code = tower_need(s, group, -1, err);
-        if (!code) tower_forward_group(s, batch, 0, group);
-    }
-    return code;
-}
-
-/* Runs the operations of this stage's groups. */
-static int stage_step(struct trainer *t, const struct batch *batch, struct error *err)
-{
-    struct tower *s = t->student;
-    const struct batch images = {.input = t->input, .count = t->micro};
-    const float *target = t->teacher ? t->teacher->out : t->target;
-    int last = s->group_count - 1, code = t->teacher ? stage_forward(t->teacher, &images, err) : 0;
-    if (!code) code = stage_forward(s, batch, err);
-    if (s->out && t->objective->loss) t->objective->loss(t, batch, target, (double)t->micro, t->sums);
-    if (s->out && t->knn && !code) code = knn_dry(t->knn, s, t->micro, err);
-    for (int group = last; group >= s->lowest && !code; group--) {
-        if (!tower_owns(s, group)) continue;
-        code = tower_need(s, group, -1, err);
-        if (!code) tower_backward_group(s, batch, t->dout, 0, group);
-    }
-    return code ? code : device_check(t->device, err);
-}
-
-/* Runs the operations of one step, so that their scratch memory is counted. */
-static int dry_step(struct trainer *t, struct error *err)
+/* Runs the operations of a micro-batch, so that their scratch memory is counted. */
+static int dry_step(struct trainer *t, int backwards, struct error *err)
 {
     struct device *dev = t->device;
-    struct tower *s = t->student;
-    const struct batch batch = step_batch(t, 0, t->micro);
-    const struct batch images = {.input = t->input, .count = t->micro};
-    if (t->stages) return stage_step(t, &batch, err);
-    int code = t->teacher ? tower_forward_bound(t->teacher, &images, err) : 0;
-    if (!code) code = tower_forward_bound(s, &batch, err);
-    if (code) return code;
-    const float *target = t->teacher ? t->teacher->out : t->target;
-    if (t->objective->loss) t->objective->loss(t, &batch, target, (double)t->micro, t->sums);
-    code = tower_backward(s, &batch, t->dout, true, true, NULL, NULL, err);
-    int finite = 1;
+    int finite = 1, code = step_dry(t, backwards, err);
     if (!t->dp &&
         (!t->release || t->micro == t->batch)) /* the optimizer computes the norm of its accumulators */
         dev->ops->sum_squares(dev, t->sums, DTYPE_F32, 1, t->sums + 2, &finite);
-    if (!code && t->knn) code = knn_dry(t->knn, s, t->micro, err);
+    if (!code && t->knn && t->student->out) code = knn_dry(t->knn, t->student, t->micro, err);
     return code ? code : device_check(dev, err);
 }
 
@@ -275,9 +237,8 @@ int plan_count_operations(const struct trainer *t, struct op_count *count, struc
 {
     double micro_batches = (double)step_micro_batches(t);
     op_count_begin(count, t->device);
-    struct batch batch = step_batch(t, 0, t->micro);
-    int code = dry_step((struct trainer *)(uintptr_t)t, err); /* of a dry device: changes nothing */
-    if (!code && t->twice) code = tower_backward(t->student, &batch, t->dout, true, true, NULL, NULL, err);
+    /* of a dry device: changes nothing */
+    int code = dry_step((struct trainer *)(uintptr_t)t, schedule_passes(&t->schedule) - 1, err);
     op_count_end(count, t->device);
     count->flops *= micro_batches, count->bytes *= micro_batches;
     count->compute_s *= micro_batches, count->memory_s *= micro_batches;
@@ -346,7 +307,7 @@ static int plan_rank(struct plan *plan, const struct config *config, const struc
     if (code == 0)
         code = trainer_create_distributed(&trainer, &copy, device, !plan->from_checkpoints, ranks,
                                           dry_teacher, &(struct inspection){inspect, context}, err);
-    if (code == 0) code = dry_step(trainer, err);
+    if (code == 0) code = dry_step(trainer, 1, err);
     if (code == 0) code = trainer_reserve_points(trainer, err);
     if (code && err && !plan->from_checkpoints && (copy.model_t.weight[0] || copy.model_s.weight[0]) &&
         copy.model_t.arch == TOWER_ARCH_CUSTOM && !model_shape_known(&copy)) {

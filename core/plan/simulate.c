@@ -24,12 +24,12 @@ void simulate_inspect(void *context, const struct trainer *t)
         .sharded_weights = dp_weight_buffers(t) > 0,
         .two_gradients = tower->options.gradient_buffers == 2,
         .two_weights = dp_weight_buffers(t) == 2,
-        .twice = t->twice,
-        .breadth = t->breadth,
-        .wave = t->waves ? t->wave : 0,
+        .twice = t->schedule.twice,
+        .breadth = t->schedule.breadth,
+        .wave = t->schedule.breadth && schedule_waves(&t->schedule) > 1 ? t->schedule.wave : 0,
         .stages = t->stages ? t->stages->size : 1,
         .stream_bytes = t->stages ? (double)pipeline_stream_bytes(tower, t->micro) : 0,
-        .step_at_end = t->dp && t->dp->step_at_end,
+        .step_at_end = t->dp && t->schedule.at_end,
     };
     if (pipeline_divides_teacher(t)) {
         s->teacher_groups = t->teacher->group_count;

@@ -173,7 +173,7 @@ int create_optimizer(struct trainer *t, struct error *err)
     set_reduce_callbacks(t, &options);
     struct meopt_tensor *table = xcalloc((size_t)t->student->parameter_count, sizeof *table);
     int *groups = xcalloc((size_t)t->student->parameter_count, sizeof *groups);
-    if (t->breadth && !t->waves && !t->dp) options.accumulator_sets = groups;
+    if (t->schedule.breadth && schedule_waves(&t->schedule) == 1 && !t->dp) options.accumulator_sets = groups;
     t->tensor_of = xcalloc((size_t)t->student->parameter_count, sizeof *t->tensor_of);
     t->parameter_of = xcalloc((size_t)t->student->parameter_count, sizeof *t->parameter_of);
     t->tensors = xcalloc((size_t)t->student->parameter_count, sizeof *t->tensors);

@@ -26,62 +26,85 @@ int optimizer_round_values(struct trainer *t, int parameter, const float *values
 /* Sets a parameter to fp32 values, of which this rank stores its part. */
 int trainer_set_values(void *trainer, int parameter, const float *values, struct error *err);
 
-/* ---- step.c ---- */
+/* ---- schedule.c ---- */
+
+/* One step: the context of its schedule and its sink. */
+struct step {
+    struct trainer *t;
+    int64_t step;
+    double lr;
+    const struct batch_source *source; /* NULL: of a plan, which computes without data */
+    struct step_result *result;
+    double scale, squares; /* of all gradients; squares: of their norm, so far */
+    bool by_group;         /* instead of by `scale` each group is clipped by its own norm */
+    bool normed;           /* result->grad_norm is set */
+    bool moved;            /* a group was updated */
+    struct tower *tower;   /* of the current pass */
+    struct schedule_run run;
+    struct in_flight flight;
+};
 
 extern const char step_not_finite[];
 /* Sets err and returns EXIT_DIVERGED. moved: other groups have already been updated in this step. */
 int step_diverged(struct trainer *t, int64_t step, const char *what, bool moved, struct error *err);
-/* Returns the scale that clips a gradient of this norm, by optim.clip_grad_norm and LAMB's pre-clipping.
- * share: the part of these limits that applies, 1 for the whole gradient. */
-double step_clip_scale(const struct trainer *t, double norm, double share);
-/* Returns the number of trained parameters of a group; group -1: of all. */
-int64_t step_parameters(const struct trainer *t, int group);
-/* Computes forward and loss of one micro-batch of `count` images, the index-th of this rank's step, after
- * `done` of its images. Writes the gradient of the output to dout. Loss and metrics stay on the card, at
- * t->sums + objective_sums * index, so that the host does not wait for each micro-batch. */
-int step_forward(struct trainer *t, int64_t index, int64_t done, int64_t count,
-                 const struct batch_source *source, struct error *err);
-/* Computes the loss of a micro-batch, the index-th of this rank's step, from the student's output. */
-void step_loss(struct trainer *t, int64_t index, const struct batch *batch, const float *target);
-/* Sets t->tensors and t->gradients to those of a group and returns their number; `accumulated`: with the sums
- * of the optimizer as gradients. */
-size_t step_group_gradients(struct trainer *t, int group, bool accumulated);
 /* Returns the micro-batches of this rank's step, and the images of one; 0: it has none in that round. */
 int64_t step_micro_batches(const struct trainer *t);
 int64_t step_micro_images(const struct trainer *t, int64_t index);
-/* Applies accumulated gradients, clipped by their norm, and reads the losses of the step. */
-int step_accumulated(struct trainer *t, int64_t step, double lr, struct step_result *result,
-                     struct error *err);
-/* Adds the sums of one micro-batch (host memory) to the result of the step. A loss that is not finite is
+/* Runs the operations of one micro-batch on the dry device, with this number of backward passes. */
+int step_dry(struct trainer *t, int backwards, struct error *err);
+
+/* ---- sinks.c, step_ranks.c ---- */
+
+extern const struct sink sink_kept, sink_released, sink_accumulated, sink_grouped, sink_ranks;
+/* Begin and end the updates of a step. After groups were clipped by their own norms: `exchange` (may be NULL)
+ * makes these known, then their `squares` are added up. */
+int step_begin_updates(const struct step *s, int check, struct error *err);
+int step_end_updates(struct step *s, int code, double (*squares)(const struct trainer *t, int group),
+                     int (*exchange)(struct trainer *t, struct error *err), struct error *err);
+
+/* ---- clipping.c ---- */
+
+/* Decides by which norm the step is clipped, where this step's norm is not measured. */
+void step_clip_begin(struct step *s);
+/* Sets the norm of all gradients, and the scale that clips them by optim.clip_grad_norm and LAMB's
+ * pre-clipping. */
+void step_clip_by(struct step *s, double norm);
+double step_clip_scale(const struct trainer *t, double norm);
+/* Returns the limits of a group, in proportion to its parameters; the caller sets `found`. */
+struct meopt_clip step_clip_group(const struct trainer *t, int group);
+/* Adds up the squared norms of all groups, in the order of their updates. One that is not finite is
  * EXIT_DIVERGED. */
-int step_add_sums(struct trainer *t, int64_t step, const double *sums, struct step_result *result,
-                  struct error *err);
-/* Sums loss and metrics of the step's micro-batches in order: rank by rank in each round. Collective call. */
-int step_sum_losses(struct trainer *t, int64_t step, struct step_result *result, struct error *err);
-/* Returns the limits of clipping for this share; the caller sets `found`. */
-struct meopt_clip step_clip(const struct trainer *t, double share);
-/* Returns the statistics of a group's gradients on the device, in t->sums. step_found_read reads them from
- * t->host_sums: false if not all gradients are finite. */
+int step_add_norms(struct step *s, double (*squares)(const struct trainer *t, int group), struct error *err);
+/* Computes the statistics of a group's gradients on the device, in t->sums; -1: of all, as group 0. */
+void step_measure(struct trainer *t, int group);
 struct meopt_grad_stats *step_grad_stats(const struct trainer *t, int group);
-bool step_found_read(const struct trainer *t, int group, double *squares);
 /* Copies the statistics of all groups to t->host_sums, without waiting. */
 void step_send_grad_stats(struct trainer *t);
-/* Returns the size of t->sums in bytes. */
+/* Returns a group's squared norm in t->host_sums; NAN: not all gradients are finite. */
+double step_found_squares(const struct trainer *t, int group);
+/* Return the size of t->sums in bytes, and the doubles up to and with a group's statistics. */
 size_t step_sums_bytes(const struct trainer *t);
+int64_t step_sums_to(const struct trainer *t, int group);
+
+/* ---- losses.c ---- */
+
+/* Returns the doubles of all micro-batches' losses and metrics in t->sums. */
+int64_t step_loss_sums(const struct trainer *t);
+/* Computes the loss of a micro-batch, the index-th of this rank's step, from the student's output, and the
+ * gradient of the output to t->dout. Loss and metrics stay on the card, at t->sums + objective_sums * index,
+ * so that the host does not wait for each micro-batch. */
+void step_loss(struct trainer *t, int64_t index, const struct batch *batch, const float *target);
 /* Copies the first `count` doubles of t->sums to t->host_sums and synchronizes with the device. */
 int step_read_sums(struct trainer *t, int64_t count, struct error *err);
+/* Adds up loss and metrics of the step from t->host_sums. A loss that is not finite is EXIT_DIVERGED. */
+int step_add_losses(struct trainer *t, int64_t step, struct step_result *result, struct error *err);
+/* Sums loss and metrics of the step's micro-batches in order: rank by rank in each round. Collective call. */
+int step_sum_losses(struct trainer *t, int64_t step, struct step_result *result, struct error *err);
 
 /* ---- step_breadth.c ---- */
 
-/* Sets t->breadth, t->wave and t->slots from train.rounds and train.wave, and with them t->twice: on all
- * ranks the same rounds. */
-void breadth_plan(struct trainer *t);
-/* Computes forward and loss of this rank's micro-batches of the wave, group by group. */
-int breadth_forward(struct trainer *t, const struct batch_source *source, struct error *err);
-/* Computes the gradients of a group for the micro-batch of a slot. */
-void breadth_backward_group(struct trainer *t, int64_t slot, int group);
-int breadth_step(struct trainer *t, int64_t step, double lr, const struct batch_source *source,
-                 struct step_result *result, struct error *err);
+/* Sets t->schedule from train.rounds, train.wave and the clipping: on all ranks the same. */
+void schedule_plan(struct trainer *t);
 
 /* ---- step_pipeline.c ---- */
 
@@ -96,19 +119,9 @@ bool pipeline_divides_teacher(const struct trainer *t);
 /* Returns the size of the residual stream of a micro-batch. */
 int64_t pipeline_stream_bytes(const struct tower *tower, int64_t samples);
 void pipeline_close(struct trainer *t);
-/* A pass of a tower over groups `from` to `to`, by 1 or -1, for the micro-batches of the wave. */
-struct pipeline_pass {
-    struct tower *tower;
-    int from, to, by;
-    bool one; /* instead: for one micro-batch of `samples`, in slot 0 */
-    int64_t samples;
-    void *context;
-    void (*compute)(void *context, int64_t slot, int group); /* between two streams of the slot */
-    /* Called when a group of any stage was computed for a micro-batch, in the same order on all ranks; own:
-     * by this one. May be NULL. */
-    int (*finish)(void *context, int64_t slot, int group, bool own, struct error *err);
-};
-int pipeline_run(struct trainer *t, const struct pipeline_pass *pass, struct error *err);
+/* Runs a pass over the groups of all stages. samples: of the only micro-batch; -1: the step's. */
+int pipeline_run(struct trainer *t, struct tower *tower, const struct group_pass *pass, int64_t samples,
+                 struct error *err);
 /* A forward pass of one micro-batch, which all ranks of the replica have; stage 0 has the output. count 0:
  * only joins the collectives of the other replicas. */
 int pipeline_forward(struct trainer *t, struct tower *tower, const struct batch *batch, struct error *err);
@@ -126,12 +139,13 @@ int step_count_units(struct trainer *t, const struct batch_source *source, struc
  * rounds, and one in stages. */
 bool step_teacher_by_groups(const struct trainer *t);
 /* Uploads the input of a micro-batch, its labels, and drop path's factors, and sets *target: the teacher's
- * output, or rows of the cache, or NULL: there is none, or not yet (step_teacher_by_groups). */
+ * output, or rows of the cache, or NULL: there is none, or not yet (step_teacher_by_groups). source NULL: of
+ * a plan, which uploads nothing. */
 int step_prepare(struct trainer *t, int64_t index, int64_t count, const struct batch_source *source,
                  const float **target, struct error *err);
 /* Prefetches the next micro-batch, of this step or the next, while the card computes. An input that is not
  * loaded yet is not waited for: step_prepare uploads it later. */
-void step_prefetch(struct trainer *t, int64_t index, int64_t done, const struct batch_source *source);
+void step_prefetch(struct trainer *t, int64_t index, const struct batch_source *source);
 /* Uploads the labels of a micro-batch, with the limits of tokens, and in a step their order. */
 void step_set_labels(struct trainer *t, const struct batch *host);
 /* Returns the student's micro-batch of `count` images in device memory, the index-th of this rank's step, of
@@ -147,16 +161,10 @@ void set_reduce_callbacks(const struct trainer *t, struct meopt_options *options
 
 /* Returns whether steps are made of micro-batches that ranks share. */
 bool dp_enabled(const struct config *config, int ranks);
-/* Sets t->images, batch, micro, twice. Called before the towers are created. */
+/* Sets t->images, batch, micro, and the rounds. Called before the towers are created. */
 void dp_plan(struct trainer *t);
-/* Return the number of rounds per step, each of which all-reduces gradients once (1 for one rank), and of the
- * current wave. */
-int64_t dp_round_count(const struct trainer *t);
-int64_t dp_wave_rounds(const struct trainer *t);
 /* Returns the images in a step of the rank with the most, after dp_plan. */
 int64_t dp_most_images(const struct trainer *t);
-/* Sets breadth-first rounds, after dp_plan. */
-void dp_plan_breadth(struct trainer *t);
 /* Returns the bytes of sharded weights that this rank gathered so far. */
 int64_t dp_gathered_bytes(const struct trainer *t);
 /* dp_sharded: whether optimizer states are sharded. dp_part: this rank's part of a parameter, else all of
@@ -188,7 +196,7 @@ int dp_gather_values(const struct trainer *t, int parameter, float *values, stru
 void dp_close(struct trainer *t);
 /* Joins the collectives of a forward pass without a micro-batch. */
 int dp_forward_idle(struct trainer *t, struct error *err);
-int dp_step(struct trainer *t, int64_t step, double lr, const struct batch_source *source,
-            struct step_result *result, struct error *err);
+/* Waits for the collectives in flight, after a step that returned `code`. */
+int dp_settle(struct trainer *t, int code, struct error *err);
 
 #endif

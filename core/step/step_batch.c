@@ -35,12 +35,12 @@ static void set_input(struct trainer *t, const struct batch *host)
     if (t->next_input) dev->streams->record(dev, t->taken, NULL);
 }
 
-void step_prefetch(struct trainer *t, int64_t index, int64_t done, const struct batch_source *source)
+void step_prefetch(struct trainer *t, int64_t index, const struct batch_source *source)
 {
     const int64_t *ids;
     struct error ignored;
     if (!t->next_input) return;
-    int64_t left = t->batch - done;
+    int64_t left = t->batch - index * t->micro - step_micro_images(t, index);
     struct batch host = {.count = left <= 0 || left > t->micro ? t->micro : left};
     if (left > 0 && source->fetch(source->context, index + 1, &host, &ids, &ignored))
         return; /* set_input will report it */
@@ -154,15 +154,15 @@ int step_prepare(struct trainer *t, int64_t index, int64_t count, const struct b
                  const float **target, struct error *err)
 {
     struct batch host = {.count = count};
-    const int64_t *ids;
-    int code = source->fetch(source->context, index, &host, &ids, err);
+    const int64_t *ids = NULL;
+    int code = source ? source->fetch(source->context, index, &host, &ids, err) : 0;
     if (code) return code;
-    set_input(t, &host);
+    if (source) set_input(t, &host);
     *target = NULL;
-    if (t->objective->labels) step_set_labels(t, &host);
+    if (t->objective->labels && source) step_set_labels(t, &host);
     if (t->keep && t->step) set_keep(t, index, count);
     if (!t->objective->teacher || step_teacher_by_groups(t)) return 0;
-    if (t->teacher && t->slots > 1) {
+    if (t->teacher && t->schedule.slots > 1) {
         *target = t->target;
         return teacher_to_target(t, count, err);
     }
@@ -170,6 +170,8 @@ int step_prepare(struct trainer *t, int64_t index, int64_t count, const struct b
         *target = t->teacher->out;
         return tower_forward_bound(t->teacher, &(struct batch){.input = t->input, .count = count}, err);
     }
+    *target = t->target;
+    if (!source) return 0;
     /* the cache is (images, rows, width); outputs have the cls rows of all images first, then the patch
      * rows */
     int64_t width = t->student->out_width, rows = t->student->out_rows;
@@ -186,7 +188,6 @@ int step_prepare(struct trainer *t, int64_t index, int64_t count, const struct b
             t->device->upload(t->device, t->target + (count + i * (rows - 1)) * width, from + width, rest);
     }
     t->device->upload(t->device, t->target, t->host_target, (size_t)count * cls);
-    *target = t->target;
     return 0;
 }
 

@@ -149,12 +149,12 @@ int dp_buffers(struct trainer *t, struct error *err)
         int64_t *turn = &most[dp_turn(t, group) % turns];
         if (capacity > *turn) *turn = capacity;
     }
-    if (m->step_at_end || t->wave < m->rounds) {
+    if (t->schedule.at_end || schedule_waves(&t->schedule) > 1) {
         m->all_sums = device_alloc(t->device, MEMORY_GRADIENTS, (size_t)(all + 16) * sizeof *m->all_sums,
                                    "sums of gradients", err);
         if (!m->all_sums) return err->code;
     }
-    for (int i = 0; i < turns && !m->step_at_end; i++) {
+    for (int i = 0; i < turns && !t->schedule.at_end; i++) {
         m->group_sums[i] = device_alloc(t->device, MEMORY_GRADIENTS, (size_t)(most[i] + 16) * sizeof(float),
                                         "sums of a block's gradients", err);
         if (!m->group_sums[i]) return err->code;

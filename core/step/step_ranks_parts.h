@@ -8,14 +8,12 @@
 
 struct data_parallel {
     bool sharded;                    /* states are sharded (dist.shard) */
-    bool step_at_end;                /* weights are updated after the last round, not inside backward */
     int64_t micro_count;             /* micro-batches of a step, of all ranks */
-    int64_t rounds;                  /* micro-batches of a step of one rank, rounded up */
     struct partition *partition;     /* of what is trained */
     struct partition *base;          /* with `shard` and adapters: of the frozen weights; else NULL */
     struct shard *shard;             /* sharded weights (dist.shard parameters); else NULL */
     float *group_sums[2];            /* sums of two groups, round-robin, for updates inside backward */
-    float *all_sums;                 /* sums of all groups, for further rounds or step_at_end; else NULL */
+    float *all_sums;                 /* sums of all groups, of several waves or at_end; else NULL */
     int64_t *all_sums_at;            /* (groups) offsets in all_sums */
     struct group *jobs;              /* (groups) */
     struct meopt_gradient *measured; /* (tensors) arguments of the optimizer's norms */
@@ -35,23 +33,6 @@ struct group {
     struct comm_job reduce, gather;
 };
 
-/* State of the callbacks of one backward pass. */
-struct dp_pass {
-    struct trainer *t;
-    int64_t step;
-    int contributors;
-    int64_t round;
-    bool first, last; /* round */
-    bool by_group;    /* each group is clipped by its own norm */
-    bool measure;     /* a first pass, which computes norms only */
-    bool moved;       /* a group was updated */
-    double scale, squares;
-    int64_t parameters;
-    int in_flight; /* group whose reduction is in flight; -1: none */
-    /* not NULL: the head's backward has just computed the loss, which is read before the first update */
-    struct step_result *result;
-};
-
 /* Returns whether this rank has a part of a parameter only. Frozen weights are divided with the weights. */
 bool dp_divides(const struct trainer *t, int parameter);
 /* The same among the ranks with its group. */
@@ -66,10 +47,5 @@ const float *dp_gradient_in(const struct trainer *t, const float *sums, int para
 
 /* Returns which of two buffers of sums a group has. */
 int dp_turn(const struct trainer *t, int group);
-
-/* Starts the reduction of a group of this round, whose gradients are complete. */
-void dp_begin_group(struct dp_pass *pass, int group);
-/* Waits for a group's sum, and measures it, applies it, or leaves it for later. */
-int dp_end_group(struct dp_pass *pass, int group, struct error *err);
 
 #endif

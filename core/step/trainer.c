@@ -1,4 +1,4 @@
-/* Building a trainer: towers, optimizer and buffers of one configuration. The step itself is step.c. */
+/* Building a trainer: towers, optimizer and buffers of one configuration. The step itself is schedule.c. */
 #include "core/step/step.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
@@ -61,12 +61,12 @@ static struct tower_options student_options(const struct trainer *t)
                                            : GRADIENTS_KEEP,
         .weight_buffers = c->model_s.place == TOWER_PLACE_STREAMED ? 2 : dp_weight_buffers(t),
         .gradient_buffers = dp_gradient_buffers(t),
-        .recompute =
-            c->train.recompute == TRAIN_RECOMPUTE_BLOCK || t->breadth ? RECOMPUTE_BLOCK : RECOMPUTE_NONE,
+        .recompute = c->train.recompute == TRAIN_RECOMPUTE_BLOCK || t->schedule.breadth ? RECOMPUTE_BLOCK
+                                                                                        : RECOMPUTE_NONE,
         .saved = c->train.save_activations == TRAIN_SAVE_ACTIVATIONS_8BIT && !t->evaluates ? SAVED_8BIT
                                                                                            : SAVED_MINIMAL,
-        .backward_twice = t->twice,
-        .slots = t->slots,
+        .backward_twice = t->schedule.twice,
+        .slots = t->schedule.slots,
         .stages = t->stages ? t->stages->size : 0,
         .stage = t->stages ? t->stages->rank : 0,
         .patch_tokens = c->loss.tokens == LOSS_TOKENS_CLS_PATCH,
@@ -95,7 +95,7 @@ static struct tower_options teacher_options(const struct trainer *t)
         .weight_type = baseline ? DTYPE_F32 : type,
         .gradients = GRADIENTS_NONE,
         .weight_buffers = streamed ? 2 : 0,
-        .slots = divided || (streamed && !c->train.cache_teacher) ? t->slots : 1,
+        .slots = divided || (streamed && !c->train.cache_teacher) ? t->schedule.slots : 1,
         .stages = divided ? t->stages->size : 0,
         .stage = divided ? t->stages->rank : 0,
         .patch_tokens = c->loss.tokens == LOSS_TOKENS_CLS_PATCH,
@@ -170,7 +170,10 @@ static int create_student(struct trainer *t, const struct weights *weights, stru
     if (!code) code = tower_create(&t->student, t->device, &t->student_shape, &options, err);
     if (!code && t->config->model_s.place == TOWER_PLACE_STREAMED)
         code = weight_stream_open(&t->student_stream, t->student, trainer_scratch_directory(t), err);
-    if (!code) list_saved(t);
+    if (code) return code;
+    t->schedule.last = t->student->group_count - 1;
+    t->schedule.lowest = t->student->lowest;
+    list_saved(t);
     for (int i = 0; !code && i < t->student->parameter_count; i++) {
         struct parameter *p = &t->student->parameters[i];
         p->owned = p->hidden && p->trained && RULE_HAS(t->config->optim.name, WITH_MATRICES);
@@ -210,7 +213,8 @@ static int create_labels(struct trainer *t, struct error *err)
     t->values_each = t->objective->tokens ? t->student->tokens : 1;
     t->labels_each = t->objective->classes ? 1 : t->values_each;
     t->label_arrays = 3 + order + t->student->picks;
-    size_t count = (size_t)(t->micro * t->values_each), arrays = (size_t)(t->slots * t->label_arrays);
+    size_t count = (size_t)(t->micro * t->values_each),
+           arrays = (size_t)(t->schedule.slots * t->label_arrays);
     if (t->student->picks) t->host_picked = xcalloc(2 * count, sizeof *t->host_picked);
     if (order) t->host_order = xcalloc(2 * count, sizeof *t->host_order);
     t->labels = allocate(t, MEMORY_DATA, arrays * count * sizeof *t->labels, "labels", err);
@@ -219,7 +223,7 @@ static int create_labels(struct trainer *t, struct error *err)
 
 static int create_buffers(struct trainer *t, struct error *err)
 {
-    size_t slots = (size_t)t->slots,
+    size_t slots = (size_t)t->schedule.slots,
            outs = slots * (size_t)(t->micro * t->student->out_rows * t->student->out_width) * sizeof(float);
     size_t scratch = t->student->scratch_bytes, input;
     const struct device_streams *streams = t->device->streams;
@@ -237,7 +241,7 @@ static int create_buffers(struct trainer *t, struct error *err)
     t->scratch = t->input = NULL;
     if (!(t->scratch = allocate(t, MEMORY_WORKSPACE, scratch, "scratch of the towers", err))) goto fail;
     if (!(t->input = allocate(t, MEMORY_DATA, input, "images", err))) goto fail;
-    if (streams->overlap && !t->evaluates && t->slots == 1) {
+    if (streams->overlap && !t->evaluates && t->schedule.slots == 1) {
         if (!(t->next_input = allocate(t, MEMORY_DATA, input, "images of the next step", err)) ||
             streams->create(t->device, &t->copies, err) || streams->event_create(t->device, &t->taken, err) ||
             streams->event_create(t->device, &t->arrived, err))
@@ -341,13 +345,14 @@ static int connect_ranks(struct trainer *t, const struct comm_options *ranks, st
     return comm_open(&t->ranks, &o, t->device, err);
 }
 
-/* Sets the images per step of this rank and of all ranks, the micro-batch and the number of passes. */
+/* Sets the images per step of this rank and of all ranks, the micro-batch and the rounds. */
 static void plan_step(struct trainer *t)
 {
     const struct config *c = t->config;
     if (t->evaluates) {
         t->batch = t->images = t->micro =
             c->train.micro_batch > 0 ? c->train.micro_batch : c->train.batch_size;
+        t->schedule.rounds = 1;
         return;
     }
     if (dp_enabled(c, t->ranks.size)) {
@@ -356,8 +361,7 @@ static void plan_step(struct trainer *t)
     }
     t->batch = t->images = c->train.batch_size;
     t->micro = config_accumulates(c) ? c->train.micro_batch : t->batch;
-    t->twice =
-        t->release && t->micro == t->batch && config_clips(c) && c->optim.clip_mode == OPTIM_CLIP_MODE_EXACT;
+    t->schedule.rounds = step_micro_batches(t);
 }
 
 /* Counts the operations of a step per image: forward, and backward of the blocks that are trained. */
@@ -371,11 +375,12 @@ static void count_flops(struct trainer *t)
                    : s->lowest > 0 ? (double)(g->depth + 1 - s->lowest) / (double)g->depth
                                    : 1,
            forward = model_shape_forward_flops(g) + head,
-           flops = (1 + share * (t->twice ? 2 : 1) * passes) * forward;
+           flops = (1 + share * (t->schedule.twice ? 2 : 1) * passes) * forward;
     flops += share * model_shape_recompute_flops(g, tower_recomputed_blocks(s));
     if (!t->evaluates)
         flops += tower_repeated_logits(s) * 2.0 * (double)(s->out_rows * g->width * g->vocabulary);
-    if (s->options.saved == SAVED_8BIT) flops += share * (t->twice ? 2 : 1) * model_shape_attention_flops(g);
+    if (s->options.saved == SAVED_8BIT)
+        flops += share * (t->schedule.twice ? 2 : 1) * model_shape_attention_flops(g);
     t->student_flops = flops;
     t->model_flops =
         (1 + passes * share) * forward + (t->teacher ? model_shape_forward_flops(&t->teacher_shape) : 0);
@@ -404,7 +409,7 @@ static int create(struct trainer **trainer, struct config *config, struct device
     t->release = !evaluates && config->optim.gradients == OPTIM_GRADIENTS_RELEASE;
     if ((code = pipeline_open(t, err)) != 0) goto fail;
     plan_step(t);
-    breadth_plan(t);
+    schedule_plan(t);
     t->loss = loss_options(config);
     if (t->objective->teacher && (code = create_teacher(t, teacher_weights, err)) != 0) goto fail;
     if (config->train.cache_teacher && !evaluates && (code = cache_outputs(t, cache, context, err)) != 0)

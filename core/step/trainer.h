@@ -5,26 +5,8 @@
  * of the student, loss, backward, and the optimizer, either after backward (gradients kept) or inside it,
  * group by group (gradients released).
  *
- * A parameter group is a block, the embedding or the head; backward visits the last block first. Clipping
- * needs the norm of all groups, so the modes of a step differ:
- *
- *   mode         gradients stored      norm for clipping              weights are updated
- *   kept         all                   exact                          after backward
- *   released     one group             previous: of the last step;    group by group, inside backward
- *                                      block: the group's share
- *   twice        one group             exact: measured by a first     group by group, inside the second
- *                                      backward pass                  backward pass
- *   accumulated  one group, and bf16   exact: of the accumulators     after the last micro-batch
- *                accumulators
- *   breadth      one group, and bf16   exact: measured by a first     group by group, after the group's last
- *                accumulators of one   backward pass                  micro-batch
- *   waves        one group, and bf16   exact: of the accumulators     after the last micro-batch
- *                accumulators
- *
- * kept: optim.gradients keep. released, twice (clip_mode exact): optim.gradients release with the whole batch
- * in one forward. accumulated, breadth, waves: release with train.micro_batch below batch_size, by
- * train.rounds and train.wave; the same bits. clip_mode auto is exact, except in mode released, where exact
- * has a cost. Several ranks: step_ranks.c.
+ * A parameter group is a block, the embedding or the head; backward visits the last block first. schedule.c
+ * has the order of a step, and its modes.
  */
 #ifndef MEOPT_STEP_TRAINER_H
 #define MEOPT_STEP_TRAINER_H
@@ -35,6 +17,7 @@
 #include "core/nn/nn.h"
 #include "core/step/content.h"
 #include "core/experiment/objective.h"
+#include "core/step/schedule.h"
 
 struct trainer {
     struct config *config;
@@ -64,15 +47,11 @@ struct trainer {
     struct meopt_gradient *gradients;
     struct distill_options loss;
     int64_t batch, micro; /* images per step and per forward, of this rank */
-    bool breadth;         /* train.rounds: a group for all micro-batches before the next group */
-    int64_t wave;         /* rounds of a wave (step_breadth.c): depth 1, breadth all or train.wave */
-    bool waves;           /* breadth, and a step has several waves */
-    int64_t first;        /* this rank's first micro-batch of the current wave */
-    int64_t slots;        /* micro-batches in memory at once: those of a wave */
-    int64_t slot;         /* the one whose input, labels, keep, target and dout are bound (step_select) */
-    bool *more_labels;    /* (slots) labels_more of the others */
-    int64_t images;       /* per step, of all ranks */
-    double units;         /* of the current step, of all ranks (objective.h) */
+    struct schedule schedule;
+    int64_t slot;      /* the one whose input, labels, keep, target and dout are bound (step_select) */
+    bool *more_labels; /* (slots) labels_more of the others */
+    int64_t images;    /* per step, of all ranks */
+    double units;      /* of the current step, of all ranks (objective.h) */
     void *scratch;
     void *input; /* of a micro-batch: the teacher's; student_at bytes after it, the student's */
     size_t student_at, chunk_bytes; /* 0: same input for both, or no teacher */
@@ -106,7 +85,7 @@ struct trainer {
     double offload_waited; /* seconds so far */
     double student_flops;  /* per image: forward, backward, recomputation */
     double model_flops;    /* per image: student without recomputation, and the teacher unless it is cached */
-    bool release, twice;   /* gradients released inside backward; two backward passes */
+    bool release;          /* gradients are released inside backward */
     bool diverged;         /* a step met NaN or infinity */
     bool evaluates;        /* trainer_create_evaluation: there is no optimizer */
 };

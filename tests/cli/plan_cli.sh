@@ -196,6 +196,7 @@ assert sum(o["chosen"] for o in options) == 1
 END
 expect 0 "$MEOPT" plan "$gpt" device.type=hip --ranks 2 dist.pipeline=2 train.global_batch=2 optim.clip_mode=previous --card-memory 64G --json
 pair=$(number peak_bytes <out)
+expect 0 "$MEOPT" plan "$gpt" device.type=hip --ranks 2 dist.pipeline=2 train.global_batch=2 optim.clip_mode=exact --card k100-ai --json # two passes
 expect 0 "$MEOPT" plan "$gpt" device.type=hip --ranks 2 --node-ranks 2 --advise --card-memory 64G --json
 json '[o["peak_bytes"] for o in j["advice"]["options"] if o["stages"] == 2] == ['"$pair"']'
 expect 0 "$MEOPT" plan eva_clip.yaml --ranks 8 --advise train.rounds=depth train.micro_batch=8 --json

@@ -202,7 +202,7 @@ static inline void train(struct run *r, struct trainer *t)
 {
     struct feed feed = {.run = r, .trainer = t};
     int64_t from = 0, last = r->last_step ? r->last_step : on_a_card() ? 2 : STEPS;
-    r->breadth = t->breadth;
+    r->breadth = t->schedule.breadth;
     r->shorter = t->images % t->micro;
     if (r->prepare) r->prepare(r, t);
     if (r->directory) r->code = trainer_resume(t, r->directory, &from, &r->err);

@@ -71,12 +71,13 @@ static int timed_transfer(struct comm *comm, struct comm_exchange *e, struct err
     return real_ops->transfer(comm, e, err);
 }
 
-static void compute(void *context, int64_t slot, int group)
+static int compute(void *context, int64_t slot, int group, struct error *err)
 {
     struct stage *s = context;
-    (void)slot;
+    (void)slot, (void)err;
     s->now += group ? 1 : 0;
     s->work += group ? 1 : 0;
+    return 0;
 }
 
 static int run_passes(struct stage *s, struct trainer *t)
@@ -89,16 +90,16 @@ static int run_passes(struct stage *s, struct trainer *t)
     pthread_mutex_unlock(&lock);
     t->ranks.ops = &timed;
     if (s->one_by_one) t->stages->overlaps = false;
-    s->micro_batches = (int)dp_round_count(t);
+    s->micro_batches = (int)t->schedule.rounds;
     for (int back = 0; back < 2 && !code; back++) {
-        struct pipeline_pass pass = {.tower = t->student,
-                                     .from = back ? last : 0,
-                                     .to = back ? 0 : last,
-                                     .by = back ? -1 : 1,
-                                     .context = s,
-                                     .compute = compute};
+        struct group_pass pass = {.from = back ? last : 0,
+                                  .to = back ? 0 : last,
+                                  .by = back ? -1 : 1,
+                                  .count = t->schedule.rounds,
+                                  .context = s,
+                                  .compute = compute};
         self = s;
-        code = pipeline_run(t, &pass, &s->err);
+        code = pipeline_run(t, t->student, &pass, -1, &s->err);
         self = NULL;
         if (!code) code = comm_all_reduce(&t->ranks, COMM_MAX, &s->now, 1, &s->err); /* of the loss */
         s->link = s->now;

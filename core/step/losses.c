@@ -1,0 +1,152 @@
+/* Loss and metrics: on the card per micro-batch, on the host once a step. */
+#include "core/step/step.h"
+#include "core/base/file.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+int64_t step_loss_sums(const struct trainer *t)
+{
+    return objective_sums(t->objective) * step_micro_batches(t);
+}
+
+int step_read_sums(struct trainer *t, int64_t count, struct error *err)
+{
+    t->device->download(t->device, t->host_sums, t->sums, (size_t)count * sizeof *t->sums);
+    return device_check(t->device, err);
+}
+
+void step_loss(struct trainer *t, int64_t index, const struct batch *batch, const float *target)
+{
+    const struct device_ops *ops = t->device->ops;
+    int count = objective_sums(t->objective);
+    double *sums = t->sums + count * index;
+    size_t outs = (size_t)(batch->count * t->student->out_rows * t->student->out_width);
+    ops->fill(t->device, sums, 0, (size_t)count * sizeof *sums);
+    if (t->dout) ops->fill(t->device, t->dout, 0, outs * sizeof(float));
+    if (t->objective->loss) t->objective->loss(t, batch, target, t->units, sums);
+}
+
+/* Adds the sums of one micro-batch (host memory) to the result of the step. */
+static int add_sums(struct trainer *t, int64_t step, const double *sums, struct step_result *result,
+                    struct error *err)
+{
+    if (!isfinite(sums[0])) return step_diverged(t, step, "the loss is not finite", false, err);
+    result->loss += sums[0];
+    for (int i = 0; i < objective_sums(t->objective) - 1; i++)
+        result->metrics[i].value += t->units > 0 ? sums[1 + i] / t->units : 0;
+    return 0;
+}
+
+int step_add_losses(struct trainer *t, int64_t step, struct step_result *result, struct error *err)
+{
+    int code = 0;
+    for (int64_t i = 0; i < step_micro_batches(t) && !code; i++)
+        code = add_sums(t, step, t->host_sums + objective_sums(t->objective) * i, result, err);
+    return code;
+}
+
+/* The losses of all ranks, which rank 0 adds in the order of the micro-batches. */
+struct loss_sum {
+    struct trainer *t;
+    int64_t step, rounds;
+    struct step_result result; /* so far */
+};
+struct loss_total {
+    double loss, metrics[OBJECTIVE_METRICS], diverged; /* diverged: 0 or 1 */
+};
+
+static void sum_losses(void *context, const void *gathered, void *out)
+{
+    struct loss_sum *s = context;
+    const double *all = gathered;
+    struct loss_total *total = out;
+    struct error err;
+    int64_t ranks = s->t->data->size, stages = s->t->ranks.size / ranks,
+            count = objective_sums(s->t->objective);
+    int code = 0;
+    for (int64_t p = 0; p < s->rounds * ranks && !code; p++) /* the last round may have no micro-batch */
+        code = add_sums(s->t, s->step, all + count * (p % ranks * stages * s->rounds + p / ranks), &s->result,
+                        &err);
+    *total = (struct loss_total){.loss = s->result.loss, .diverged = code != 0};
+    for (int i = 0; i < OBJECTIVE_METRICS; i++) total->metrics[i] = s->result.metrics[i].value;
+}
+
+int step_sum_losses(struct trainer *t, int64_t step, struct step_result *result, struct error *err)
+{
+    int64_t own = step_micro_batches(t), rounds = t->schedule.rounds, count = objective_sums(t->objective);
+    struct loss_sum sum = {t, step, rounds, *result};
+    struct loss_total total = {0};
+    int code = step_read_sums(t, count * own, err);
+    if (code) return code;
+    double *values = xcalloc((size_t)(count * rounds), sizeof *values);
+    memcpy(values, t->host_sums, (size_t)(count * own) * sizeof *values);
+    struct comm_fold fold = {.own = values,
+                             .bytes = (size_t)(count * rounds) * sizeof *values,
+                             .fold = sum_losses,
+                             .context = &sum,
+                             .result = &total,
+                             .result_bytes = sizeof total};
+    code = comm_fold(&t->ranks, &fold, err);
+    free(values);
+    if (code) return code;
+    if (total.diverged != 0) return step_diverged(t, step, "the loss is not finite", false, err);
+    result->loss = total.loss;
+    for (int i = 0; i < OBJECTIVE_METRICS; i++) result->metrics[i].value = total.metrics[i];
+    return 0;
+}
+
+int trainer_loss_variants(struct trainer *t, const struct batch_source *source,
+                          struct loss_variant variants[LOSS_VARIANTS], struct error *err)
+{
+    static const struct {
+        const char *name;
+        struct distill_options options;
+    } rows[LOSS_VARIANTS] = {{"mse", {LOSS_MSE, false, false}},
+                             {"mse normalized", {LOSS_MSE, true, false}},
+                             {"mse sum-dim", {LOSS_MSE, false, true}},
+                             {"mse normalized sum-dim", {LOSS_MSE, true, true}},
+                             {"smooth-l1", {LOSS_SMOOTH_L1, false, false}},
+                             {"smooth-l1 normalized", {LOSS_SMOOTH_L1, true, false}},
+                             {"cosine", {LOSS_COSINE, false, false}}};
+    const float *target;
+    struct device *dev = t->device;
+    int code = step_prepare(t, 0, t->micro, source, &target, err);
+    if (code) return code;
+    struct batch batch = step_batch(t, 0, t->micro);
+    if (step_teacher_by_groups(t)) {
+        struct batch images = {.input = t->input, .count = t->micro};
+        if ((code = step_tower_forward(t, t->teacher, &images, err)) != 0) return code;
+        target = t->teacher->out;
+    }
+    if ((code = step_tower_forward(t, t->student, &batch, err)) != 0) return code;
+    for (int i = 0; i < LOSS_VARIANTS; i++) {
+        variants[i] = (struct loss_variant){.name = rows[i].name};
+        if (!t->student->out) continue; /* of another stage */
+        dev->ops->fill(dev, t->sums, 0, 2 * sizeof(double));
+        distill_loss(dev, &rows[i].options, t->student->out, target, NULL, t->sums, t->sums + 1, 1, t->micro,
+                     t->student->out_rows, t->student->out_width);
+        dev->download(dev, &variants[i].value, t->sums, sizeof(double));
+    }
+    return device_check(dev, err);
+}
+
+int trainer_embed_teacher(struct trainer *t, const struct batch *host, float *out, struct error *err)
+{
+    struct tower *teacher = t->teacher;
+    struct device *dev = t->device;
+    int64_t count = host->count, width = teacher->out_width, rows = teacher->out_rows;
+    size_t cls = (size_t)width * sizeof *out, rest = (size_t)((rows - 1) * width) * sizeof *out;
+    float *all = rows > 1 && count > 1 ? malloc((size_t)count * (cls + rest)) : out;
+    if (!all) return error_set(err, EXIT_HOST_MEMORY, NULL, "no memory for the teacher's outputs");
+    dev->upload(dev, t->input, host->input, model_shape_input_bytes(&t->teacher_shape, count));
+    int code = tower_forward_bound(teacher, &(struct batch){.input = t->input, .count = count}, err);
+    if (!code) dev->download(dev, all, teacher->out, (size_t)count * (cls + rest));
+    for (int64_t i = 0; i < count && all != out && !code; i++) {
+        memcpy(out + i * rows * width, all + i * width, cls);
+        memcpy(out + (i * rows + 1) * width, all + (count + i * (rows - 1)) * width, rest);
+    }
+    if (all != out) free(all);
+    return code ? code : device_check(dev, err);
+}
