@@ -1,7 +1,7 @@
 /* Simulated steps of many ranks: see simulate.h. */
 #include "core/plan/simulate.h"
 #include "core/base/file.h"
-#include "core/step/step_ranks_parts.h"
+#include "core/step/step.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -16,20 +16,15 @@ void simulate_inspect(void *context, const struct trainer *t)
     if (!tower) return; /* the teacher's pass of train.cache_teacher */
     simulate_free(s);
     *s = (struct simulated_schedule){
-        .group_count = tower->group_count,
-        .lowest = tower->lowest,
+        .order = t->schedule,
         .groups = xcalloc((size_t)tower->group_count, sizeof *s->groups),
         .ranks = t->ranks.size > 1 ? t->ranks.size : 1,
         .sharded = dp_divides_states(t),
         .sharded_weights = dp_weight_buffers(t) > 0,
         .two_gradients = tower->options.gradient_buffers == 2,
         .two_weights = dp_weight_buffers(t) == 2,
-        .twice = t->schedule.twice,
-        .breadth = t->schedule.breadth,
-        .wave = t->schedule.breadth && schedule_waves(&t->schedule) > 1 ? t->schedule.wave : 0,
         .stages = t->stages ? t->stages->size : 1,
         .stream_bytes = t->stages ? (double)pipeline_stream_bytes(tower, t->micro) : 0,
-        .step_at_end = t->dp && t->schedule.at_end,
     };
     if (pipeline_divides_teacher(t)) {
         s->teacher_groups = t->teacher->group_count;
@@ -50,8 +45,8 @@ void simulate_inspect(void *context, const struct trainer *t)
             (double)p->count * (double)dtype_bytes(library ? DTYPE_F32 : p->grad_type); /* dist.reduce */
         g->summed_bytes += (double)p->count * sizeof(float);
     }
-    for (int g = 0; g < s->group_count; g++) work += s->groups[g].work;
-    for (int g = 0; g < s->group_count; g++) s->groups[g].work /= work > 0 ? work : 1;
+    for (int g = 0; g <= s->order.last; g++) work += s->groups[g].work;
+    for (int g = 0; g <= s->order.last; g++) s->groups[g].work /= work > 0 ? work : 1;
 }
 
 void simulate_free(struct simulated_schedule *s)
@@ -67,25 +62,35 @@ struct simulation {
     const struct simulated_schedule *schedule;
     const struct simulated_speed *speed;
     int ranks, here; /* here: of them in a node */
-    int64_t micro_count, rounds, round;
-    double *clock;      /* (ranks) */
-    double *computed;   /* (ranks) */
-    double *reduced;    /* (groups) when the reduction of a group ends */
-    double link;        /* when the link is free */
-    double last_gather; /* when the last gather of changed weights ends */
-    int slot[2];        /* groups in the buffers of weights; -1: none */
-    double slot_end[2]; /* when they have arrived */
-    int in_flight;      /* group whose reduction is in flight; -1: none */
-    bool ends;          /* it is of the last round */
+    int64_t micro_count, round;
+    double *clock;           /* (ranks) */
+    double *computed;        /* (ranks) */
+    double *reduced;         /* (groups) when the reduction of a group ends */
+    double link;             /* when the link is free */
+    double last_gather;      /* when the last gather of changed weights ends */
+    int slot[2];             /* groups in the buffers of weights; -1: none */
+    double slot_end[2];      /* when they have arrived */
+    struct in_flight flight; /* the reduction in flight */
     struct simulated_step result;
 };
 
-/* A replica's stages. */
+/* A replica's stages, and their current pass. */
 struct stages {
     struct simulation *all;
     int count;
+    struct schedule order;
     double *arrived; /* (rounds) when the stream of a micro-batch has arrived at the next group's stage */
+    struct group_pass pass;
+    struct step *step;
+    int group_count;
+    double seconds, stream_bytes; /* of a micro-batch: of all groups, and between two of them */
+    double work;                  /* of the groups; 0: of equal ones */
 };
+
+static int stage_of(const struct stages *p, int group)
+{
+    return stage_of_group(p->count, p->group_count, group);
+}
 
 /* Computes on all ranks that have a micro-batch in this round. */
 static void compute(struct simulation *s, double seconds)
@@ -137,11 +142,12 @@ static double send_stream(const struct stages *p, int from, int to, double bytes
     return occupy(s, bytes, bytes / rate + v->latency_s);
 }
 
-static int next_group(const struct simulated_schedule *q, int group, int by, int last)
+/* Returns the stage's next group in the pass; -1: none. */
+static int next_own(const struct stages *p, int group)
 {
-    int stage = stage_of_group(q->stages, q->group_count, group);
-    while (group != last)
-        if (stage_of_group(q->stages, q->group_count, group += by) == stage) return group;
+    int stage = stage_of(p, group);
+    while (group != p->pass.to)
+        if (stage_of(p, group += p->pass.by) == stage) return group;
     return -1;
 }
 
@@ -160,98 +166,124 @@ static void fetch(struct simulation *s, int group, int next)
     wait_until(s, s->slot_end[group / turns % slots]);
 }
 
-/* Computes a group on `stage`, for the current round; its stream then travels to `next`, the stage of the
- * next group. */
-static void compute_group(const struct stages *p, int stage, int next, double seconds, double bytes)
+/* ---- what the schedule of core/step calls ---- */
+
+static int need(void *context, int group, int next, struct error *err)
 {
-    struct simulation *s = &p->all[stage];
-    double *arrived = &p->arrived[s->round];
-    wait_until(s, *arrived);
-    compute(s, seconds);
-    *arrived = next == stage ? 0 : send_stream(p, stage, next, bytes);
+    const struct stages *p = context;
+    (void)next, (void)err;
+    fetch(&p->all[stage_of(p, group)], group, next_own(p, group));
+    return 0;
 }
 
-/* The forward passes of rounds `from` to `to`. */
-static void forward(const struct stages *p, int64_t from, int64_t to)
+/* Computes a group on its stage; its stream then travels to the stage of the next group. */
+static int compute_group(void *context, int64_t slot, int group, struct error *err)
+{
+    const struct stages *p = context;
+    int stage = stage_of(p, group), next = group == p->pass.to ? stage : stage_of(p, group + p->pass.by);
+    struct simulation *s = &p->all[stage];
+    double *arrived = &p->arrived[s->round = p->order.first + slot];
+    (void)err;
+    wait_until(s, *arrived);
+    if (p->work > 0) compute(s, p->seconds * s->schedule->groups[group].work / p->work);
+    else compute(s, p->seconds / p->group_count);
+    *arrived = next == stage ? 0 : send_stream(p, stage, next, p->stream_bytes);
+    return 0;
+}
+
+static int computed(void *context, int64_t slot, int group, bool own, struct error *err)
+{
+    const struct stages *p = context;
+    return schedule_take(p->step, &p->all[stage_of(p, group)].flight, group, slot, own, err);
+}
+
+enum pass_kind { TEACHER, FORWARD, BACKWARD };
+
+/* Runs a pass over `count` groups in `seconds` for a micro-batch, which their `work` divides (0: evenly). */
+static int run_pass(struct stages *p, enum pass_kind kind, int count, double seconds, double work)
 {
     const struct simulated_schedule *q = p->all->schedule;
-    const struct simulated_speed *v = p->all->speed;
-    double each = v->step_s * p->count / (double)p->all->rounds,
-           teacher = each * (1 - v->backward - v->student), student = each * v->student;
-    int last = q->group_count - 1, groups = q->teacher_groups;
-    for (int g = 0; g < (groups ? groups : 1); g++) {
-        int stage = stage_of_group(p->count, groups, g),
-            next = g + 1 < groups ? stage_of_group(p->count, groups, g + 1) : stage;
-        struct simulation *s = &p->all[stage];
-        for (s->round = from; s->round < to; s->round++)
-            compute_group(p, stage, next, groups ? teacher / groups : teacher, q->teacher_stream_bytes);
+    p->group_count = count;
+    p->seconds = seconds;
+    p->work = work;
+    p->stream_bytes = kind == TEACHER ? q->teacher_stream_bytes : q->stream_bytes;
+    p->pass = (struct group_pass){.to = count - 1,
+                                  .by = 1,
+                                  .count = p->order.count,
+                                  .context = p,
+                                  .need = kind == TEACHER ? NULL : need,
+                                  .compute = compute_group};
+    if (kind == BACKWARD) {
+        p->pass.from = p->order.last;
+        p->pass.to = p->order.lowest;
+        p->pass.by = -1;
+        p->pass.computed = computed;
     }
-    for (int g = 0; g <= last; g++) {
-        int stage = stage_of_group(p->count, last + 1, g),
-            next = g < last ? stage_of_group(p->count, last + 1, g + 1) : stage;
-        struct simulation *s = &p->all[stage];
-        fetch(s, g, next_group(q, g, 1, last));
-        for (s->round = from; s->round < to; s->round++)
-            compute_group(p, stage, next, student * q->groups[g].work, q->stream_bytes);
-    }
+    return group_pass_run(&p->pass, NULL);
 }
 
-static void update(struct simulation *s, int group)
+static int forward(struct step *step, struct error *err)
 {
+    struct stages *p = step->simulation;
+    const struct simulated_schedule *q = p->all->schedule;
+    const struct simulated_speed *v = p->all->speed;
+    double each = v->step_s * p->count / (double)p->order.rounds;
+    (void)err;
+    return run_pass(p, TEACHER, q->teacher_groups ? q->teacher_groups : 1,
+                    each * (1 - v->backward - v->student), 0) ||
+           run_pass(p, FORWARD, q->order.last + 1, each * v->student, 1);
+}
+
+static int backward(struct step *step, struct error *err)
+{
+    struct stages *p = step->simulation;
+    const struct simulated_schedule *q = p->all->schedule;
+    const struct simulated_speed *v = p->all->speed;
+    double seconds = v->step_s * p->count * v->backward / (double)p->order.rounds / (q->order.twice ? 2 : 1),
+           work = 0;
+    for (int g = q->order.lowest; g <= q->order.last; g++) work += q->groups[g].work;
+    for (int i = 0; i < p->count; i++) p->all[i].flight.group = -1;
+    int code = run_pass(p, BACKWARD, q->order.last + 1, work > 0 ? seconds : 0, work);
+    for (int i = 0; i < p->count; i++) code |= schedule_land(step, &p->all[i].flight, err);
+    return code;
+}
+
+/* Reduces a group's gradient of a round. */
+static int take(struct step *step, int g, int64_t round, struct error *err)
+{
+    struct stages *p = step->simulation;
+    struct simulation *s = &p->all[stage_of(p, g)];
+    const struct simulated_schedule *q = s->schedule;
+    (void)err;
+    s->reduced[g] = begin(s, q->groups[g].reduced_bytes);
+    if (round == p->order.rounds - 1 && !q->sharded)
+        s->reduced[g] = fmax(s->reduced[g], begin(s, q->groups[g].summed_bytes));
+    return 0;
+}
+
+static int taken(struct step *step, int group, struct error *err)
+{
+    struct simulation *s = &step->simulation->all[stage_of(step->simulation, group)];
+    (void)err;
+    wait_until(s, s->reduced[group]);
+    return 0;
+}
+
+static int apply(struct step *step, int group, struct error *err)
+{
+    struct simulation *s = &step->simulation->all[stage_of(step->simulation, group)];
     const struct simulated_schedule *q = s->schedule;
     double changed = q->groups[group].changed_bytes;
+    (void)err;
     for (int i = 0; i < 2 && changed <= 0; i++)
         if (s->slot[i] == group) s->slot[i] = -1;
-    if (!q->sharded || changed <= 0) return;
+    if (!q->sharded || changed <= 0) return 0;
     s->last_gather = begin(s, changed);
     if (!q->two_gradients) wait_until(s, s->last_gather);
+    return 0;
 }
 
-static void end_group(struct simulation *s, int group, bool updates)
-{
-    wait_until(s, s->reduced[group]);
-    if (updates) update(s, group);
-}
-
-/* Reduces a group's gradient of this round. */
-static void reduce(struct simulation *s, int g, bool updates)
-{
-    const struct simulated_schedule *q = s->schedule;
-    bool last = s->round == s->rounds - 1;
-    int before = s->in_flight;
-    if (q->breadth && before >= 0) end_group(s, before, updates && s->ends);
-    s->reduced[g] = begin(s, q->groups[g].reduced_bytes);
-    if (last && !q->sharded) s->reduced[g] = fmax(s->reduced[g], begin(s, q->groups[g].summed_bytes));
-    if (!q->two_gradients) end_group(s, g, updates && last);
-    else if (!q->breadth && before >= 0) end_group(s, before, updates && s->ends);
-    s->in_flight = q->two_gradients ? g : -1;
-    s->ends = last;
-}
-
-/* The backward passes of rounds `from` to `to`. measures: computes the norm only (step_ranks.c, `twice`). */
-static void backward(const struct stages *p, int64_t from, int64_t to, bool measures)
-{
-    const struct simulated_schedule *q = p->all->schedule;
-    const struct simulated_speed *v = p->all->speed;
-    bool updates = !measures && !q->step_at_end;
-    double seconds = v->step_s * p->count * v->backward / (double)p->all->rounds / (q->twice ? 2 : 1),
-           work = 0;
-    for (int g = q->lowest; g < q->group_count; g++) work += q->groups[g].work;
-    for (int i = 0; i < p->count; i++) p->all[i].in_flight = -1;
-    for (int i = 0; i < p->count; i++) p->all[i].ends = false;
-    for (int g = q->group_count - 1; g >= q->lowest; g--) {
-        int stage = stage_of_group(p->count, q->group_count, g),
-            next = g > q->lowest ? stage_of_group(p->count, q->group_count, g - 1) : stage;
-        struct simulation *s = &p->all[stage];
-        fetch(s, g, next_group(q, g, -1, q->lowest));
-        for (s->round = from; s->round < to; s->round++) {
-            compute_group(p, stage, next, work > 0 ? seconds * q->groups[g].work / work : 0, q->stream_bytes);
-            reduce(s, g, updates);
-        }
-    }
-    for (int i = 0; i < p->count; i++)
-        if (p->all[i].in_flight >= 0) end_group(&p->all[i], p->all[i].in_flight, updates && p->all[i].ends);
-}
+static const struct sink timed = {.take = take, .taken = taken, .apply = apply};
 
 /* Returns how many of a stage's ranks are in a node. */
 static int ranks_here(const struct simulated_speed *v, int ranks, int stages)
@@ -269,19 +301,6 @@ static int ranks_here(const struct simulated_speed *v, int ranks, int stages)
     return v->node_ranks > 0 && here < 1 ? 1 : here;
 }
 
-static void simulate_stages(struct stages *p, const struct simulated_schedule *q)
-{
-    int64_t rounds = p->all->rounds, stride = q->wave ? q->wave : q->breadth ? rounds : 1;
-    for (int64_t from = 0; from < rounds; from += stride) {
-        int64_t to = from + stride < rounds ? from + stride : rounds;
-        forward(p, from, to);
-        if (q->twice) backward(p, from, to, true);
-        backward(p, from, to, false);
-    }
-    for (int g = q->group_count - 1; g >= q->lowest && q->step_at_end; g--)
-        update(&p->all[stage_of_group(p->count, q->group_count, g)], g);
-}
-
 struct simulated_step simulate_step(const struct simulated_schedule *q, const struct simulated_speed *given,
                                     int ranks)
 {
@@ -292,19 +311,27 @@ struct simulated_step simulate_step(const struct simulated_schedule *q, const st
     if (v.slowdown > 0) v.step_s *= v.slowdown;
     if (ranks < 2) return (struct simulated_step){v.step_s, v.step_s, 0, 0};
     struct stages p = {.all = xcalloc((size_t)count, sizeof *p.all), .count = count};
+    p.order = q->order;
     struct simulated_step result = {0};
     for (int i = 0; i < count; i++) {
         struct simulation *s = &p.all[i];
         *s = (struct simulation){.schedule = q, .speed = &v, .ranks = ranks / count, .slot = {-1, -1}};
         s->here = ranks_here(&v, ranks, count);
         s->micro_count = (q->micro_count * ranks + q->ranks - 1) / q->ranks;
-        s->rounds = (s->micro_count + s->ranks - 1) / s->ranks;
+        p.order.rounds = (s->micro_count + s->ranks - 1) / s->ranks;
         s->clock = xcalloc((size_t)s->ranks, sizeof *s->clock);
         s->computed = xcalloc((size_t)s->ranks, sizeof *s->computed);
-        s->reduced = xcalloc((size_t)q->group_count, sizeof *s->reduced);
+        s->reduced = xcalloc((size_t)q->order.last + 1, sizeof *s->reduced);
     }
-    p.arrived = xcalloc((size_t)p.all->rounds, sizeof *p.arrived);
-    simulate_stages(&p, q);
+    p.order.wave = q->order.wave < q->order.rounds ? q->order.wave : q->order.breadth ? p.order.rounds : 1;
+    p.arrived = xcalloc((size_t)p.order.rounds, sizeof *p.arrived);
+    p.step = &(struct step){.order = &p.order,
+                            .sink = &timed,
+                            .overlaps = q->two_gradients,
+                            .forward = forward,
+                            .backward = backward,
+                            .simulation = &p};
+    (void)schedule_run(p.step, NULL);
     for (int i = 0; i < count; i++) {
         struct simulation *s = &p.all[i];
         wait_until(s, s->last_gather);

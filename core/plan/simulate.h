@@ -1,11 +1,6 @@
 /* Simulates a step of many ranks, so that a cluster can be evaluated before it is bought (man meopt-plan,
- * SCALING). It follows the schedule of step_ranks.c and shard.c, operation by operation:
- *
- *     forward     the groups in order; sharded weights are gathered, the next group's while one computes
- *     backward    the groups in reverse order; a group's gradients are reduced while the next one computes
- *     update      of a group after its reduction; changed weights, or sums, are gathered
- *     breadth     train.rounds breadth: a group computes all micro-batches of the rank before the next group
- *     pipeline    dist.pipeline: the same, on the group's stage, once the stream of the group before has come
+ * SCALING). It runs the schedule of a step (schedule.h) with a clock: groups compute, gradients are reduced
+ * and weights gathered (shard.h) where a trainer of step_ranks.c does so, streams travel between stages.
  *
  * All ranks make the same calls in the same order. Therefore a collective begins when the last rank has
  * called it and the one before has ended, and each rank needs one clock only. A stage has collectives of its
@@ -20,6 +15,7 @@
 #define MEOPT_PLAN_SIMULATE_H
 
 #include "core/plan/plan.h"
+#include "core/step/schedule.h"
 
 struct simulated_group {
     double work;          /* share of the student's forward and backward time */
@@ -31,17 +27,15 @@ struct simulated_group {
 
 /* A step of a configuration, without the speeds. */
 struct simulated_schedule {
-    int group_count, lowest; /* lowest: the first group that is trained */
+    struct schedule order;
     struct simulated_group *groups;
     int64_t micro_count; /* micro-batches of all `ranks`, round-robin */
     int ranks;           /* of the plan */
     bool sharded, sharded_weights;
-    bool two_gradients, two_weights;  /* buffers: a reduction, or a gather, overlaps with computing */
-    bool twice, step_at_end, breadth; /* as in step_ranks.c */
-    int64_t wave;                     /* rounds of a wave; 0: breadth all, depth one */
-    int stages;                       /* dist.pipeline; 1: none */
-    double stream_bytes;              /* of a micro-batch, between two stages */
-    int teacher_groups;               /* of a teacher that the stages divide; 0: none */
+    bool two_gradients, two_weights; /* buffers: a reduction, or a gather, overlaps with computing */
+    int stages;                      /* dist.pipeline; 1: none */
+    double stream_bytes;             /* of a micro-batch, between two stages */
+    int teacher_groups;              /* of a teacher that the stages divide; 0: none */
     double teacher_stream_bytes;
 };
 /* Reads the schedule of a planned trainer. The caller calls simulate_free. A plan_inspect. */

@@ -47,38 +47,38 @@
 /* ---- waves and passes ---- */
 
 /* Measures and applies the gradients of the step, in the last wave. */
-static int update(struct schedule_run *r, struct error *err)
+static int update(struct step *s, struct error *err)
 {
-    const struct schedule *s = r->schedule;
-    const struct sink *sink = r->sink;
+    const struct schedule *o = s->order;
+    const struct sink *sink = s->sink;
     int code = 0;
-    if ((s->twice || s->at_end) && sink->measured) code = sink->measured(r->context, err);
-    if (!code && sink->begin) code = sink->begin(r->context, err);
+    if ((o->twice || o->at_end) && sink->measured) code = sink->measured(s, err);
+    if (!code && sink->begin) code = sink->begin(s, err);
     if (code) return code;
-    r->measures = false;
-    if (!s->at_end) code = r->backward(r->context, err);
-    for (int group = s->last; group >= s->lowest && s->at_end && !code; group--)
-        code = sink->apply(r->context, group, err);
-    return sink->end ? sink->end(r->context, code, err) : code;
+    s->measures = false;
+    if (!o->at_end) code = s->backward(s, err);
+    for (int group = o->last; group >= o->lowest && o->at_end && !code; group--)
+        code = sink->apply(s, group, err);
+    return sink->end ? sink->end(s, code, err) : code;
 }
 
-int schedule_run(struct schedule_run *r, struct error *err)
+int schedule_run(struct step *s, struct error *err)
 {
-    struct schedule *s = r->schedule;
-    bool reads = r->read_loss && !r->sink->reads_losses;
+    struct schedule *o = s->order;
+    bool reads = s->read_loss && !s->sink->reads_losses;
     int code = 0;
-    for (s->first = 0; s->first < s->rounds && !code; s->first += s->wave) {
-        int64_t left = s->rounds - s->first;
-        bool last = left <= s->wave;
-        s->count = last ? left : s->wave;
-        code = r->forward(r->context, err);
-        r->unread = last && reads && r->loss_late;
-        if (!code && last && reads && !r->loss_late) code = r->read_loss(r->context, err);
-        r->measures = true;
-        if (!code && (!last || s->twice || s->at_end)) code = r->backward(r->context, err);
-        if (!code && last) code = update(r, err);
+    for (o->first = 0; o->first < o->rounds && !code; o->first += o->wave) {
+        int64_t left = o->rounds - o->first;
+        bool last = left <= o->wave;
+        o->count = last ? left : o->wave;
+        code = s->forward(s, err);
+        s->unread = last && reads && s->loss_late;
+        if (!code && last && reads && !s->loss_late) code = s->read_loss(s, err);
+        s->measures = true;
+        if (!code && (!last || o->twice || o->at_end)) code = s->backward(s, err);
+        if (!code && last) code = update(s, err);
     }
-    s->first = 0;
+    o->first = 0;
     return code;
 }
 
@@ -100,43 +100,42 @@ int group_pass_run(const struct group_pass *p, struct error *err)
 }
 
 /* Waits until a gradient is taken; that of the last round completes the group's sum. */
-static int end_taking(const struct schedule_run *r, int group, bool last, struct error *err)
+static int end_taking(struct step *s, struct in_flight flight, struct error *err)
 {
-    const struct sink *sink = r->sink;
-    int code = sink->taken ? sink->taken(r->context, group, err) : 0;
-    if (code || !last) return code;
-    if (!r->measures) return sink->apply(r->context, group, err);
-    return sink->measure ? sink->measure(r->context, group, err) : 0;
+    const struct sink *sink = s->sink;
+    if (flight.group < 0) return 0;
+    int code = sink->taken ? sink->taken(s, flight.group, err) : 0;
+    if (code || !flight.last) return code;
+    if (!s->measures) return sink->apply(s, flight.group, err);
+    return sink->measure ? sink->measure(s, flight.group, err) : 0;
 }
 
-int schedule_land(struct schedule_run *r, struct in_flight *flight, struct error *err)
+int schedule_land(struct step *s, struct in_flight *flight, struct error *err)
 {
-    int group = flight->group;
+    struct in_flight landed = *flight;
     flight->group = -1;
-    return group >= 0 ? end_taking(r, group, flight->last, err) : 0;
+    return end_taking(s, landed, err);
 }
 
-int schedule_take(struct schedule_run *r, struct in_flight *flight, int group, int64_t slot, bool own,
+int schedule_take(struct step *s, struct in_flight *flight, int group, int64_t slot, bool own,
                   struct error *err)
 {
-    const struct schedule *s = r->schedule;
-    int64_t round = s->first + slot;
-    bool last = round == s->rounds - 1;
-    struct in_flight before = {-1, false};
+    const struct schedule *o = s->order;
+    int64_t round = o->first + slot;
+    bool last = round == o->rounds - 1;
     /* breadth-first the sum of the micro-batch before is continued, so it must be there */
-    int code = own && s->breadth ? schedule_land(r, flight, err) : 0;
-    if (!code && last && group == s->last && r->unread) {
-        r->unread = false;
-        code = r->read_loss(r->context, err);
+    int code = own && o->breadth ? schedule_land(s, flight, err) : 0;
+    if (!code && last && group == o->last && s->unread) {
+        s->unread = false;
+        code = s->read_loss(s, err);
     }
     if (code || !own) return code;
-    if (r->sink->take) code = r->sink->take(r->context, group, round, err);
+    if (s->sink->take) code = s->sink->take(s, group, round, err);
     if (code) return code;
-    before = *flight;
+    struct in_flight before = *flight;
     *flight = (struct in_flight){group, last};
     /* with fewer rounds than a wave has, the next group's first gradient may be in the same buffer */
-    if (!r->overlaps || s->count < s->wave) return schedule_land(r, flight, err);
-    return before.group >= 0 ? end_taking(r, before.group, before.last, err) : 0;
+    return s->overlaps && o->count == o->wave ? end_taking(s, before, err) : schedule_land(s, flight, err);
 }
 
 /* ---- micro-batches of this rank ---- */
@@ -197,9 +196,8 @@ static int forward_tower(struct step *s, struct tower *tower, struct error *err)
 }
 
 /* Uploads the wave's micro-batches, computes the teacher's outputs, the student's, and the losses. */
-static int forward(void *context, struct error *err)
+static int forward(struct step *s, struct error *err)
 {
-    struct step *s = context;
     struct trainer *t = s->t;
     const struct schedule *order = &t->schedule;
     const float *target = NULL;
@@ -237,7 +235,7 @@ static int backward_slot(void *context, int64_t slot, int group, struct error *e
     int64_t index = t->schedule.first + slot;
     if (!step_micro_images(t, index)) return 0;
     struct batch batch = select_batch(t, true, slot);
-    if (s->run.sink->whole) /* gradients of all micro-batches are added up in place */
+    if (s->sink->whole) /* gradients of all micro-batches are added up in place */
         return tower_backward(t->student, &batch, t->dout, index == 0,
                               index == t->schedule.rounds - 1 || !s->source, NULL, NULL, err);
     tower_backward_group(t->student, &batch, t->dout, slot, group);
@@ -247,24 +245,22 @@ static int backward_slot(void *context, int64_t slot, int group, struct error *e
 static int take(void *context, int64_t slot, int group, bool own, struct error *err)
 {
     struct step *s = context;
-    return schedule_take(&s->run, &s->flight, group, slot, own, err);
+    return schedule_take(s, &s->flight, group, slot, own, err);
 }
 
-static int backward(void *context, struct error *err)
+static int backward(struct step *s, struct error *err)
 {
-    struct step *s = context;
     struct group_pass pass = {.from = s->t->schedule.last,
                               .to = s->t->schedule.lowest,
                               .compute = backward_slot,
                               .computed = s->source ? take : NULL};
     s->flight.group = -1;
-    int code = run_pass(s, s->t->student, pass, s->run.sink->whole, err);
-    return code ? code : schedule_land(&s->run, &s->flight, err);
+    int code = run_pass(s, s->t->student, pass, s->sink->whole, err);
+    return code ? code : schedule_land(s, &s->flight, err);
 }
 
-static int read_loss(void *context, struct error *err)
+static int read_loss(struct step *s, struct error *err)
 {
-    struct step *s = context;
     return step_sum_losses(s->t, s->step, s->result, err);
 }
 
@@ -325,23 +321,26 @@ static const struct sink *sink_of(const struct trainer *t)
 static int run_step(struct trainer *t, int64_t step, double lr, const struct batch_source *source,
                     struct step_result *result, struct error *err)
 {
-    struct step s = {.t = t, .step = step, .lr = lr, .source = source, .result = result};
-    s.run = (struct schedule_run){.schedule = &t->schedule,
-                                  .sink = sink_of(t),
-                                  .context = &s,
-                                  .overlaps = t->dp && t->student->options.gradient_buffers == 2,
-                                  .forward = forward,
-                                  .backward = backward,
-                                  .read_loss = read_loss,
-                                  .loss_late = t->student->owns_loss};
+    struct step s = {.order = &t->schedule,
+                     .sink = sink_of(t),
+                     .overlaps = t->dp && t->student->options.gradient_buffers == 2,
+                     .forward = forward,
+                     .backward = backward,
+                     .read_loss = read_loss,
+                     .loss_late = t->student->owns_loss,
+                     .t = t,
+                     .step = step,
+                     .lr = lr,
+                     .source = source,
+                     .result = result};
     step_clip_begin(&s);
-    int code = schedule_run(&s.run, err);
+    int code = schedule_run(&s, err);
     return t->dp ? dp_settle(t, code, err) : code;
 }
 
 int step_dry(struct trainer *t, int backwards, struct error *err)
 {
-    struct step s = {.t = t, .run.sink = sink_of(t)};
+    struct step s = {.order = &t->schedule, .sink = sink_of(t), .t = t};
     t->schedule.first = 0;
     t->schedule.count = 1;
     int code = forward(&s, err);

@@ -20,19 +20,21 @@ struct schedule {
     int64_t first, count; /* rounds of the current wave */
 };
 
+struct step;
+
 /* Where a gradient goes: how it is taken from its buffer, measured and applied. NULL: nothing is to be
  * done. Each returns an exit code. */
 struct sink {
     /* Takes the gradient of a group for the micro-batch of a round, or begins to. A rank without a
      * micro-batch in this round has no gradient, but makes the same collective calls. */
-    int (*take)(void *context, int group, int64_t round, struct error *err);
-    int (*taken)(void *context, int group, struct error *err); /* waits for that */
+    int (*take)(struct step *s, int group, int64_t round, struct error *err);
+    int (*taken)(struct step *s, int group, struct error *err); /* waits for that */
     /* After the last round of a group: */
-    int (*measure)(void *context, int group, struct error *err);
-    int (*apply)(void *context, int group, struct error *err);
-    int (*measured)(void *context, struct error *err); /* all groups; before the first update */
-    int (*begin)(void *context, struct error *err);    /* the updates */
-    int (*end)(void *context, int code, struct error *err);
+    int (*measure)(struct step *s, int group, struct error *err);
+    int (*apply)(struct step *s, int group, struct error *err);
+    int (*measured)(struct step *s, struct error *err); /* all groups; before the first update */
+    int (*begin)(struct step *s, struct error *err);    /* the updates */
+    int (*end)(struct step *s, int code, struct error *err);
     bool whole;        /* gradients of all groups are kept: a backward pass is one call */
     bool reads_losses; /* in `measured`, together with the norm */
 };
@@ -44,26 +46,38 @@ struct in_flight {
 };
 
 /* One step. */
-struct schedule_run {
-    struct schedule *schedule;
+struct step {
+    struct schedule *order;
     const struct sink *sink;
-    void *context; /* of the functions below, and of the sink's */
     bool overlaps; /* a gradient may be taken while the next one is computed: there are two buffers */
-    int (*forward)(void *context, struct error *err);  /* all towers and losses of the wave */
-    int (*backward)(void *context, struct error *err); /* calls schedule_take for each gradient */
-    int (*read_loss)(void *context,
-                     struct error *err); /* of the step, before its first update; may be NULL */
-    bool loss_late;                      /* the head's backward computes it */
-    bool measures, unread;               /* set by schedule_run */
+    int (*forward)(struct step *s, struct error *err);   /* all towers and losses of the wave */
+    int (*backward)(struct step *s, struct error *err);  /* calls schedule_take for each gradient */
+    int (*read_loss)(struct step *s, struct error *err); /* before the first update; may be NULL */
+    bool loss_late;                                      /* the head's backward computes it */
+    bool measures, unread;                               /* set by schedule_run */
+
+    struct stages *simulation; /* core/plan/simulate.c */
+
+    struct trainer *t;
+    int64_t step;
+    double lr;
+    const struct batch_source *source; /* NULL: of a plan, which computes without data */
+    struct step_result *result;
+    double scale, squares; /* of all gradients; squares: of their norm, so far */
+    bool by_group;         /* instead of by `scale` each group is clipped by its own norm */
+    bool normed;           /* result->grad_norm is set */
+    bool moved;            /* a group was updated */
+    struct tower *tower;   /* of the current pass */
+    struct in_flight flight;
 };
-int schedule_run(struct schedule_run *run, struct error *err);
+int schedule_run(struct step *s, struct error *err);
 
 /* Called when a backward pass has computed a group for the micro-batch of a slot; own: on this rank, else on
  * another stage. */
-int schedule_take(struct schedule_run *run, struct in_flight *flight, int group, int64_t slot, bool own,
+int schedule_take(struct step *s, struct in_flight *flight, int group, int64_t slot, bool own,
                   struct error *err);
 /* Waits for the gradient in flight, at the end of a backward pass. */
-int schedule_land(struct schedule_run *run, struct in_flight *flight, struct error *err);
+int schedule_land(struct step *s, struct in_flight *flight, struct error *err);
 
 /* A pass over groups `from` to `to`, by 1 or -1, and in each over the micro-batches of `count` slots. */
 struct group_pass {

@@ -60,18 +60,16 @@ int step_end_updates(struct step *s, int code, double (*squares)(const struct tr
     return code;
 }
 
-static int end(void *context, int code, struct error *err)
+static int end(struct step *s, int code, struct error *err)
 {
-    struct step *s = context;
     if (s->by_group) step_send_grad_stats(s->t); /* copied with the results, for which meopt_step_end waits */
     return step_end_updates(s, code, step_found_squares, NULL, err);
 }
 
 /* ---- kept: a step of the optimizer at the end ---- */
 
-static int kept_measured(void *context, struct error *err)
+static int kept_measured(struct step *s, struct error *err)
 {
-    struct step *s = context;
     struct trainer *t = s->t;
     step_measure(t, -1);
     int code = step_read_sums(t, step_sums_to(t, 0), err);
@@ -83,9 +81,8 @@ static int kept_measured(void *context, struct error *err)
     return 0;
 }
 
-static int kept_apply(void *context, int group, struct error *err)
+static int kept_apply(struct step *s, int group, struct error *err)
 {
-    const struct step *s = context;
     struct trainer *t = s->t;
     struct meopt_error library = {0};
     if (group != t->schedule.last) return 0; /* all groups at once */
@@ -101,29 +98,27 @@ const struct sink sink_kept = {
 
 /* ---- released: each group is applied when its gradient is there ---- */
 
-static int released_measure(void *context, int group, struct error *err)
+static int released_measure(struct step *s, int group, struct error *err)
 {
     (void)err;
-    step_measure(((struct step *)context)->t, group);
+    step_measure(s->t, group);
     return 0;
 }
 
-static int released_measured(void *context, struct error *err)
+static int released_measured(struct step *s, struct error *err)
 {
-    struct step *s = context;
     int code = step_read_sums(s->t, step_sums_to(s->t, s->t->schedule.last), err);
     return code ? code : step_add_norms(s, step_found_squares, err);
 }
 
-static int released_begin(void *context, struct error *err)
+static int released_begin(struct step *s, struct error *err)
 {
-    const struct step *s = context; /* both backward passes are bit-identical, and the first was finite */
+    /* both backward passes are bit-identical, and the first was finite */
     return step_begin_updates(s, s->t->schedule.twice ? 0 : 2, err);
 }
 
-static int released_apply(void *context, int group, struct error *err)
+static int released_apply(struct step *s, int group, struct error *err)
 {
-    struct step *s = context;
     struct trainer *t = s->t;
     struct meopt_error library = {0};
     int status;
@@ -148,9 +143,8 @@ const struct sink sink_released = {.measure = released_measure,
 
 /* ---- accumulated: accumulators of all groups, whose norm is exact before the first update ---- */
 
-static int accumulate(void *context, int group, int64_t round, struct error *err)
+static int accumulate(struct step *s, int group, int64_t round, struct error *err)
 {
-    const struct step *s = context;
     struct trainer *t = s->t;
     struct meopt_error library = {0};
     (void)round;
@@ -159,9 +153,8 @@ static int accumulate(void *context, int group, int64_t round, struct error *err
     return diverged_or(s, status, &library, err);
 }
 
-static int accumulated_measured(void *context, struct error *err)
+static int accumulated_measured(struct step *s, struct error *err)
 {
-    struct step *s = context;
     struct trainer *t = s->t;
     struct meopt_error library = {0};
     double norm;
@@ -176,12 +169,11 @@ static int accumulated_measured(void *context, struct error *err)
     return 0;
 }
 
-static int accumulated_begin(void *context, struct error *err) { return step_begin_updates(context, 1, err); }
+static int accumulated_begin(struct step *s, struct error *err) { return step_begin_updates(s, 1, err); }
 
 /* Streamed weights are updated group by group, those in memory at once. */
-static int accumulated_apply(void *context, int group, struct error *err)
+static int accumulated_apply(struct step *s, int group, struct error *err)
 {
-    const struct step *s = context;
     struct trainer *t = s->t;
     struct meopt_error library = {0};
     bool streamed = t->student_stream && !t->student->options.lora.rank;
@@ -217,17 +209,15 @@ static int grouped_norm(const struct step *s, int group, struct error *err)
     return diverged_or(s, status, &library, err);
 }
 
-static int grouped_measure(void *context, int group, struct error *err)
+static int grouped_measure(struct step *s, int group, struct error *err)
 {
-    const struct step *s = context;
     struct meopt_error library = {0};
     int code = grouped_norm(s, group, err);
     return code ? code : diverged_or(s, meopt_accumulators_clear(s->t->opt, &library), &library, err);
 }
 
-static int grouped_measured(void *context, struct error *err)
+static int grouped_measured(struct step *s, struct error *err)
 {
-    struct step *s = context;
     struct trainer *t = s->t;
     struct meopt_error library = {0};
     double norm;
@@ -240,15 +230,13 @@ static int grouped_measured(void *context, struct error *err)
     return 0;
 }
 
-static int grouped_begin(void *context, struct error *err)
+static int grouped_begin(struct step *s, struct error *err)
 {
-    const struct step *s = context;
     return step_begin_updates(s, s->t->schedule.twice ? 0 : 1, err);
 }
 
-static int grouped_apply(void *context, int group, struct error *err)
+static int grouped_apply(struct step *s, int group, struct error *err)
 {
-    struct step *s = context;
     struct trainer *t = s->t;
     struct meopt_error library = {0};
     int code = t->schedule.twice ? 0 : grouped_norm(s, group, err);
@@ -261,11 +249,10 @@ static int grouped_apply(void *context, int group, struct error *err)
     return code;
 }
 
-static int grouped_end(void *context, int code, struct error *err)
+static int grouped_end(struct step *s, int code, struct error *err)
 {
-    const struct step *s = context;
-    if (!code && !s->t->schedule.twice) code = grouped_measured(context, err);
-    return end(context, code, err);
+    if (!code && !s->t->schedule.twice) code = grouped_measured(s, err);
+    return end(s, code, err);
 }
 
 const struct sink sink_grouped = {.take = accumulate,

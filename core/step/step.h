@@ -28,22 +28,6 @@ int trainer_set_values(void *trainer, int parameter, const float *values, struct
 
 /* ---- schedule.c ---- */
 
-/* One step: the context of its schedule and its sink. */
-struct step {
-    struct trainer *t;
-    int64_t step;
-    double lr;
-    const struct batch_source *source; /* NULL: of a plan, which computes without data */
-    struct step_result *result;
-    double scale, squares; /* of all gradients; squares: of their norm, so far */
-    bool by_group;         /* instead of by `scale` each group is clipped by its own norm */
-    bool normed;           /* result->grad_norm is set */
-    bool moved;            /* a group was updated */
-    struct tower *tower;   /* of the current pass */
-    struct schedule_run run;
-    struct in_flight flight;
-};
-
 extern const char step_not_finite[];
 /* Sets err and returns EXIT_DIVERGED. moved: other groups have already been updated in this step. */
 int step_diverged(struct trainer *t, int64_t step, const char *what, bool moved, struct error *err);

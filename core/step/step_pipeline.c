@@ -16,7 +16,7 @@
  * its gradients. Each rank makes its calls in that order, so ranks cannot wait for one another (comm.h). A
  * message travels while its sender computes the next micro-batch. */
 #include "core/base/file.h"
-#include "core/step/step_ranks_parts.h"
+#include "core/step/step.h"
 
 #include <stdlib.h>
 

@@ -23,12 +23,41 @@
  *                                                         exact: 2      rounds of a group before the next
  *   breadth in waves          as with more rounds         1 per round   as with more rounds
  */
-#include "core/step/step_ranks_parts.h"
+#include "core/step/partition.h"
+#include "core/step/shard.h"
+#include "core/step/step.h"
 #include "core/base/file.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+struct data_parallel {
+    bool sharded;                    /* states are sharded (dist.shard) */
+    int64_t micro_count;             /* micro-batches of a step, of all ranks */
+    struct partition *partition;     /* of what is trained */
+    struct partition *base;          /* with `shard` and adapters: of the frozen weights; else NULL */
+    struct shard *shard;             /* sharded weights (dist.shard parameters); else NULL */
+    float *group_sums[2];            /* sums of two groups, round-robin, for updates inside backward */
+    float *all_sums;                 /* sums of all groups, of several waves or at_end; else NULL */
+    int64_t *all_sums_at;            /* (groups) offsets in all_sums */
+    struct group *jobs;              /* (groups) */
+    struct meopt_gradient *measured; /* (tensors) arguments of the optimizer's norms */
+    int *group_of;                   /* (tensors) */
+    double *norms;                   /* (groups) */
+    int *finite;                     /* (groups) */
+};
+
+/* The communication of one group in one round. */
+struct group {
+    struct trainer *t;
+    int number, contributors; /* contributors: ranks with a micro-batch in this round */
+    bool first, last;         /* round */
+    struct gradient_span span;
+    const float *before; /* sum of the rounds before; the first one has none */
+    float *sum;
+    struct comm_job reduce, gather;
+};
 
 bool dp_enabled(const struct config *c, int ranks) { return ranks > 1 || c->train.global_batch > 0; }
 
@@ -91,6 +120,207 @@ void dp_close(struct trainer *t)
     t->dp = NULL;
 }
 
+/* ---- the parts of this rank, and its buffers ---- */
+
+bool dp_divides_states(const struct trainer *t) { return t->dp && t->dp->sharded; }
+
+bool dp_sharded(const struct trainer *t) { return dp_divides_states(t) || (t->dp && t->stages); }
+
+int dp_writers(const struct trainer *t)
+{
+    return dp_divides_states(t) ? t->ranks.size : t->dp && t->stages ? t->stages->size : 1;
+}
+
+/* The same among the ranks with its group. */
+static bool cut_among_data(const struct trainer *t, int parameter)
+{
+    const struct parameter *p = &t->student->parameters[parameter];
+    return dp_divides_states(t) && (p->trained || (t->dp->shard && !p->resident));
+}
+
+/* Returns whether this rank has a part of a parameter only. Frozen weights are divided with the weights. */
+static bool divides_parameter(const struct trainer *t, int parameter)
+{
+    return (t->dp && t->stages) || cut_among_data(t, parameter);
+}
+
+/* Returns the partition that has the parts of a parameter. */
+static const struct partition *cut_of(const struct trainer *t, int parameter)
+{
+    const struct data_parallel *m = t->dp;
+    return m->base && !t->student->parameters[parameter].trained ? m->base : m->partition;
+}
+
+void dp_part(const struct trainer *t, int parameter, int64_t *first, int64_t *count)
+{
+    const struct parameter *p = &t->student->parameters[parameter];
+    bool part = cut_among_data(t, parameter);
+    *first = part ? cut_of(t, parameter)->first[parameter] : 0;
+    *count = part ? cut_of(t, parameter)->count[parameter] : tower_owns(t->student, p->group) ? p->count : 0;
+}
+
+int dp_weight_buffers(const struct trainer *t)
+{
+    if (!dp_divides_states(t) || t->config->dist.shard != DIST_SHARD_PARAMETERS) return 0;
+    return dp_gradient_buffers(t);
+}
+
+/* 1 on a card without RCCL or NCCL: its copies would be captured into the graph of the computation. */
+int dp_gradient_buffers(const struct trainer *t) { return t->data->size > 1 && t->data->overlaps ? 2 : 1; }
+
+int dp_partition(struct trainer *t, struct error *err)
+{
+    struct data_parallel *m = t->dp;
+    m->partition = partition_make(t->student, t->data->size, t->data->rank, false);
+    if (!dp_weight_buffers(t)) return 0;
+    if (t->student->options.lora.rank)
+        m->base = partition_make(t->student, t->data->size, t->data->rank, true);
+    return shard_make(&m->shard, t->student, t->data, m->base ? m->base : m->partition, err);
+}
+
+void *dp_weights(const struct trainer *t, int parameter)
+{
+    const struct parameter *p = &t->student->parameters[parameter];
+    int64_t first, count;
+    if (cut_among_data(t, parameter) && t->dp->shard && !p->resident)
+        return shard_part(t->dp->shard, parameter);
+    dp_part(t, parameter, &first, &count);
+    return (char *)p->weight + (size_t)first * dtype_bytes(p->weight_type);
+}
+
+/* Returns the floats of a group's sums that this rank stores. */
+static int64_t group_capacity(const struct trainer *t, int group)
+{
+    const struct data_parallel *m = t->dp;
+    if (group < t->student->lowest || !tower_owns(t->student, group)) return 0;
+    return m->sharded ? partition_own(m->partition, group) : partition_elements(m->partition, group);
+}
+
+/* Return where this rank's vectors and matrices begin in a group's sums. */
+static int64_t own_vectors(const struct trainer *t, int group)
+{
+    return t->dp->sharded ? 0 : t->dp->partition->groups[group].vectors[t->data->rank];
+}
+static int64_t own_matrices(const struct trainer *t, int group)
+{
+    const struct partition_group *g = &t->dp->partition->groups[group];
+    int rank = t->data->rank;
+    return t->dp->sharded ? g->vectors[rank + 1] - g->vectors[rank]
+                          : g->vectors[t->data->size] + g->matrices[rank];
+}
+
+/* Returns where a parameter's gradient begins in a group's sums: of this rank's part, or of all of it. */
+static const float *gradient_in(const struct trainer *t, const float *sums, int parameter)
+{
+    const struct parameter *p = &t->student->parameters[parameter];
+    const struct partition *cut = t->dp->partition;
+    const struct partition_group *g = &cut->groups[p->group];
+    int64_t at = cut->element[parameter];
+    if (!t->dp->sharded) return sums + at + (p->matrix ? g->vectors[t->data->size] : 0);
+    if (!cut->count[parameter]) return sums; /* an empty part */
+    at += cut->first[parameter] - (p->matrix ? g->matrices : g->vectors)[t->data->rank];
+    return sums + at + (p->matrix ? own_matrices(t, p->group) : 0);
+}
+
+/* The longest part that travels in one index. */
+static int64_t longest_part(const struct trainer *t)
+{
+    const struct data_parallel *m = t->dp;
+    int64_t longest = 0,
+            size = (int64_t)(m->sharded ? dtype_bytes(t->student->options.grad_type) : sizeof(float));
+    const struct tower *towers[] = {t->student, t->teacher};
+    for (int i = 0; i < 2 && t->stages; i++) {
+        int64_t stream = towers[i] ? pipeline_stream_bytes(towers[i], t->micro) : 0;
+        if (stream > longest) longest = stream;
+    }
+    for (int group = 0; group < t->student->group_count; group++)
+        for (int r = 0; r < t->data->size; r++) {
+            const struct partition_group *g = &m->partition->groups[group],
+                                         *base = m->base ? &m->base->groups[group] : g;
+            int64_t bytes[] = {(g->vectors[r + 1] - g->vectors[r]) * (int64_t)sizeof(float),
+                               (g->matrices[r + 1] - g->matrices[r]) * size,
+                               m->sharded ? g->weights[r + 1] - g->weights[r] : 0,
+                               m->sharded ? base->weights[r + 1] - base->weights[r] : 0};
+            for (int i = 0; i < 4; i++)
+                if (bytes[i] > longest) longest = bytes[i];
+        }
+    return longest;
+}
+
+/* Returns which of two buffers of sums a group has. */
+/* Returns which of two buffers of sums a group has. */
+static int turn_of(const struct trainer *t, int group)
+{
+    return group / (t->stages ? t->stages->size : 1) % 2;
+}
+
+int dp_buffers(struct trainer *t, struct error *err)
+{
+    struct data_parallel *m = t->dp;
+    int64_t all = 0, most[2] = {0, 0}, groups = t->student->group_count;
+    int turns = t->student->options.gradient_buffers == 2 ? 2 : 1;
+    m->all_sums_at = xcalloc((size_t)groups, sizeof *m->all_sums_at);
+    m->jobs = xcalloc((size_t)groups, sizeof *m->jobs);
+    m->measured = xcalloc((size_t)t->tensor_count, sizeof *m->measured);
+    m->group_of = xcalloc((size_t)t->tensor_count, sizeof *m->group_of);
+    m->norms = xcalloc((size_t)groups, sizeof *m->norms);
+    m->finite = xcalloc((size_t)groups, sizeof *m->finite);
+    for (int i = 0; i < t->tensor_count; i++)
+        m->group_of[i] = t->student->parameters[t->parameter_of[i]].group;
+    if (comm_reserve(&t->ranks, longest_part(t), err)) return err->code;
+    for (int group = 0; group < groups; group++) {
+        int64_t capacity = (group_capacity(t, group) + 15) & ~(int64_t)15;
+        m->all_sums_at[group] = all;
+        all += capacity;
+        int64_t *turn = &most[turn_of(t, group) % turns];
+        if (capacity > *turn) *turn = capacity;
+    }
+    if (t->schedule.at_end || schedule_waves(&t->schedule) > 1) {
+        m->all_sums = device_alloc(t->device, MEMORY_GRADIENTS, (size_t)(all + 16) * sizeof *m->all_sums,
+                                   "sums of gradients", err);
+        if (!m->all_sums) return err->code;
+    }
+    for (int i = 0; i < turns && !t->schedule.at_end; i++) {
+        m->group_sums[i] = device_alloc(t->device, MEMORY_GRADIENTS, (size_t)(most[i] + 16) * sizeof(float),
+                                        "sums of a block's gradients", err);
+        if (!m->group_sums[i]) return err->code;
+    }
+    return 0;
+}
+
+/* Returns the bytes of `rank` that depend on its parts: states and weights by elements, and the sums. */
+static double rank_bytes(const struct trainer *t, int rank)
+{
+    const struct data_parallel *m = t->dp;
+    struct meopt_bytes held = {0};
+    int64_t all = 0, base = 0, most[2] = {0, 0};
+    (void)meopt_held(t->opt, &held);
+    double bytes = held.parameters ? (double)held.total / (double)held.parameters : 0;
+    if (m->shard && !m->base) bytes += 2;
+    if (m->all_sums) bytes += sizeof(float);
+    for (int group = t->student->lowest; group < t->student->group_count; group++) {
+        int64_t count = partition_of(m->partition, group, rank),
+                *of = &most[m->group_sums[1] ? turn_of(t, group) : 0];
+        if (!tower_owns(t->student, group)) continue;
+        all += count;
+        if (count > *of && m->group_sums[0]) *of = count;
+    }
+    for (int group = 0; group < t->student->group_count && m->base; group++) {
+        const int64_t *at = m->base->groups[group].weights;
+        base += at[rank + 1] - at[rank];
+    }
+    return bytes * (double)all + (double)base + sizeof(float) * (double)(most[0] + most[1]);
+}
+
+int dp_largest_rank(const struct trainer *t)
+{
+    int largest = 0;
+    if (!dp_divides_states(t)) return t->stages ? t->stages->rank : 0; /* it has at least as many images */
+    for (int r = 1; r < t->data->size; r++)
+        if (rank_bytes(t, r) > rank_bytes(t, largest)) largest = r;
+    return largest * (t->stages ? t->stages->size : 1) + (t->stages ? t->stages->rank : 0);
+}
+
 /* ---- the sink: one group ---- */
 
 /* Reduces a group's vectors, then its matrices (communication thread); unsharded, gathers the last sum. */
@@ -102,7 +332,7 @@ static int reduce_group(struct comm *comm, void *context, struct error *err)
     const struct partition_group *cut = &m->partition->groups[g->number];
     enum dtype types[] = {DTYPE_F32, t->student->options.grad_type};
     const int64_t *offsets[] = {cut->vectors, cut->matrices};
-    int64_t at[] = {dp_own_vectors(t, g->number), dp_own_matrices(t, g->number)};
+    int64_t at[] = {own_vectors(t, g->number), own_matrices(t, g->number)};
     const float *before = g->first ? NULL : g->before;
     int code = 0;
     for (int i = 0; i < 2 && !code; i++)
@@ -133,16 +363,15 @@ static int gather_weights(struct comm *comm, void *context, struct error *err)
 }
 
 /* Starts the reduction of a group's gradient of this round, after that of the round before. */
-static int take(void *context, int group, int64_t round, struct error *err)
+static int take(struct step *s, int group, int64_t round, struct error *err)
 {
-    const struct step *s = context;
     struct trainer *t = s->t;
     struct data_parallel *m = t->dp;
     struct group *g = &m->jobs[group];
     int64_t left = m->micro_count - round * t->data->size;
     bool last = round == t->schedule.rounds - 1, keep = m->all_sums && (t->schedule.at_end || !last);
     float *all = m->all_sums ? m->all_sums + m->all_sums_at[group] : NULL,
-          *one = m->group_sums[m->group_sums[1] ? dp_turn(t, group) : 0];
+          *one = m->group_sums[m->group_sums[1] ? turn_of(t, group) : 0];
     (void)err;
     *g = (struct group){.t = t,
                         .number = group,
@@ -158,9 +387,9 @@ static int take(void *context, int group, int64_t round, struct error *err)
     return 0;
 }
 
-static int taken(void *context, int group, struct error *err)
+static int taken(struct step *s, int group, struct error *err)
 {
-    struct trainer *t = ((struct step *)context)->t;
+    struct trainer *t = s->t;
     return comm_end(t->data, &t->dp->jobs[group].reduce, err);
 }
 
@@ -169,9 +398,8 @@ static bool norms_by_host(const struct trainer *t) { return dp_sharded(t) && !co
 
 /* Computes the squared norm of a group's gradient. If groups are clipped separately and the host adds up,
  * waits for it and sets the scale; else the norm is read later. */
-static int measure(void *context, int group, struct error *err)
+static int measure(struct step *s, int group, struct error *err)
 {
-    struct step *s = context;
     struct trainer *t = s->t;
     struct data_parallel *m = t->dp;
     struct meopt_error library = {0};
@@ -180,7 +408,7 @@ static int measure(void *context, int group, struct error *err)
     for (int i = 0; i < t->tensor_count; i++) {
         bool here = m->group_of[i] == group;
         m->measured[i] = (struct meopt_gradient){
-            here ? dp_gradient_in(t, m->jobs[group].sum, t->parameter_of[i]) : NULL, MEOPT_F32};
+            here ? gradient_in(t, m->jobs[group].sum, t->parameter_of[i]) : NULL, MEOPT_F32};
     }
     if (!s->by_group) status = meopt_norms_begin(t->opt, m->measured, &library);
     else if (!norms_by_host(t))
@@ -204,9 +432,8 @@ static double squares_of(const struct trainer *t, int group)
     return t->dp->norms[group] * t->dp->norms[group];
 }
 
-static int measured(void *context, struct error *err)
+static int measured(struct step *s, struct error *err)
 {
-    struct step *s = context;
     struct trainer *t = s->t;
     struct data_parallel *m = t->dp;
     struct meopt_error library = {0};
@@ -233,11 +460,10 @@ static int exchange_norms(struct trainer *t, struct error *err)
     return t->stages ? comm_all_reduce(t->stages, COMM_SUM, norms, groups, err) : 0;
 }
 
-static int begin(void *context, struct error *err) { return step_begin_updates(context, 0, err); }
+static int begin(struct step *s, struct error *err) { return step_begin_updates(s, 0, err); }
 
-static int apply(void *context, int group, struct error *err)
+static int apply(struct step *s, int group, struct error *err)
 {
-    struct step *s = context;
     struct trainer *t = s->t;
     struct group *g = &t->dp->jobs[group];
     struct meopt_error library = {0};
@@ -251,7 +477,7 @@ static int apply(void *context, int group, struct error *err)
         if (t->student->parameters[t->parameter_of[i]].group != group) continue;
         t->tensors[count] = (size_t)i;
         t->gradients[count++] =
-            (struct meopt_gradient){dp_gradient_in(t, g->sum, t->parameter_of[i]), MEOPT_F32};
+            (struct meopt_gradient){gradient_in(t, g->sum, t->parameter_of[i]), MEOPT_F32};
     }
     int status;
     if (s->by_group && !norms_by_host(t)) {
@@ -286,9 +512,8 @@ static int step_other_stages(const struct step *s, struct error *err)
     return status ? trainer_library_error(&library, err) : 0;
 }
 
-static int end(void *context, int code, struct error *err)
+static int end(struct step *s, int code, struct error *err)
 {
-    struct step *s = context;
     struct trainer *t = s->t;
     if (!code && t->stages) code = step_other_stages(s, err);
     if (s->by_group && !norms_by_host(t)) step_send_grad_stats(t);
@@ -345,12 +570,12 @@ int dp_gather_weights(struct trainer *t, struct error *err)
 
 int dp_gather_values(const struct trainer *t, int parameter, float *values, struct error *err)
 {
-    if (!dp_divides(t, parameter)) return 0;
+    if (!divides_parameter(t, parameter)) return 0;
     const struct parameter *p = &t->student->parameters[parameter];
     int stages = t->ranks.size / t->data->size;
     int64_t *offsets = xcalloc((size_t)t->ranks.size + 1, sizeof *offsets);
-    partition_offsets(dp_partition_of(t, parameter), t->student, parameter, sizeof *values, offsets);
-    if (!dp_cut_among_data(t, parameter)) /* the first replica has all of it */
+    partition_offsets(cut_of(t, parameter), t->student, parameter, sizeof *values, offsets);
+    if (!cut_among_data(t, parameter)) /* the first replica has all of it */
         for (int q = 1; q <= t->data->size; q++) offsets[q] = p->count * (int64_t)sizeof *values;
     partition_stages(offsets, t->data->size, stages,
                      stage_of_group(stages, t->student->group_count, p->group));

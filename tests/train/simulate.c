@@ -26,7 +26,7 @@ static struct simulated_schedule equal(double bytes, double sums, double weights
         groups[g] =
             (struct simulated_group){1.0 / GROUPS, bytes / GROUPS, sums / GROUPS, weights / GROUPS, 0};
     return (struct simulated_schedule){
-        .group_count = GROUPS, .groups = groups, .micro_count = 4, .ranks = 4, .two_gradients = true};
+        .order.last = GROUPS - 1, .groups = groups, .micro_count = 4, .ranks = 4, .two_gradients = true};
 }
 
 /* 4 ranks send 3/4 of the bytes: this many whole bytes are `sent` by each. */
@@ -99,7 +99,7 @@ static void a_second_backward_pass_halves_the_time_of_each(void **state)
 {
     (void)state;
     struct simulated_schedule s = equal(whole(1e8), 0, 0);
-    s.twice = true; /* b = 0.025, c = 0.013: the second pass waits for the first one's last group */
+    s.order.twice = true; /* b = 0.025, c = 0.013: the second pass waits for the first one's last group */
     near(simulate_step(&s, &slow, 4).step_s, 0.5 + 2 * (10 * 0.025 + 0.013));
 }
 
@@ -126,7 +126,7 @@ static void breadth_gathers_weights_once_per_pass(void **state)
     s.micro_count = 8;
     s.sharded = s.sharded_weights = s.two_weights = true;
     near(simulate_step(&s, &speed, 4).sums_s, 2 * 0.1 + 0.1 + 3 * 0.08); /* two groups stay between passes */
-    s.breadth = true;
+    s.order.breadth = true;
     struct simulated_step step = simulate_step(&s, &speed, 4);
     near(step.sums_s, 2 * 0.1 + 0.1 + 0.08);
     near(step.step_s, 0.5 + 0.1 + 20 * 0.025 + 0.01);
@@ -159,7 +159,7 @@ static void shared_processors_slow_computing_down(void **state)
 static struct simulated_schedule staged(int64_t micro_count, int ranks)
 {
     struct simulated_schedule s = equal(whole(1e8), 0, 0);
-    s.breadth = true;
+    s.order.breadth = true;
     s.stages = 2;
     s.ranks = ranks;
     s.micro_count = micro_count;
