@@ -119,14 +119,12 @@ const char *meopt_device_name(const struct meopt_device *device);
 int meopt_device_count(const struct meopt_device *device);
 const char *meopt_device_driver(const struct meopt_device *device);
 
-/* Device memory, for programs without an allocator of their own; 64-byte aligned. Copies are complete on
- * return. */
+/* Device memory, for programs without an allocator of their own; 64-byte aligned. An upload is complete on
+ * return; meopt_export reads weights. */
 int meopt_device_allocate(struct meopt_device *device, size_t bytes, void **p, struct meopt_error *err);
 void meopt_device_release(struct meopt_device *device, void *p); /* NULL is fine */
 int meopt_device_upload(struct meopt_device *device, void *to, const void *host, size_t bytes,
                         struct meopt_error *err);
-int meopt_device_download(struct meopt_device *device, void *host, const void *from, size_t bytes,
-                          struct meopt_error *err);
 
 /* ---- Options ----------------------------------------------------------------------------------------- */
 /* The purpose of memory, passed to the allocator, so that a program can account for it. */
@@ -206,7 +204,7 @@ struct meopt_options {
      * set. They hold gradients of one set at a time, and meopt_accumulate of another one returns
      * MEOPT_BAD_ORDER, until each tensor of the set has stepped or meopt_accumulators_clear was called.
      * meopt_norms_begin waits for a card, and its results stay also after a step. Only meopt_create reads the
-     * array; meopt_add_tensors is refused. NULL (default): each tensor has its own. */
+     * array. NULL (default): each tensor has its own. */
     const int *accumulator_sets;
     /* Muon: m is orthogonalized by ns_steps (5) of Newton-Schulz, X = a X + (b A + c A A) X with A = X X^T,
      * from X = m / max(its norm, ns_eps (1e-7)), in ns_dtype (MEOPT_BF16, or MEOPT_F32) with fp32 sums. */
@@ -309,12 +307,6 @@ int meopt_create(struct meopt **opt, const struct meopt_options *options, const 
                  size_t count, struct meopt_error *err);
 void meopt_destroy(struct meopt *opt); /* NULL is fine */
 
-/* Appends tensors, between steps (add_param_group): indices and state of the others stay, and results are
- * those of a handle that was created with all of them. After an error nothing has changed. With
- * options.offload: MEOPT_BAD_ARGUMENT, because the file and the buffers are laid out by meopt_create. */
-int meopt_add_tensors(struct meopt *opt, const struct meopt_tensor *tensors, size_t count,
-                      struct meopt_error *err);
-
 /* the bytes held now */
 int meopt_held_sized(size_t size, const struct meopt *opt, struct meopt_bytes *bytes);
 #define meopt_held(...) meopt_held_sized(sizeof(struct meopt_bytes), __VA_ARGS__)
@@ -347,15 +339,13 @@ int64_t meopt_find(const struct meopt *opt, const char *name); /* index of a ten
 int meopt_weights(const struct meopt *opt, size_t tensor, void **p, enum meopt_dtype *dtype);
 
 /* Parameter group options of one tensor, settable between steps (one-cycle momentum, schedules of decay).
- * Fields as in the options; weight_decay is 0 with MEOPT_NO_DECAY. They are not part of the saved state: set
- * them again after loading. */
+ * All fields apply, also weight_decay of a tensor with MEOPT_NO_DECAY. They are not part of the saved state:
+ * set them again after loading. */
 struct meopt_group {
     size_t size; /* sizeof(struct meopt_group) of the caller */
     double lr_scale, weight_decay, beta1, beta2, eps, momentum, dampening;
     int maximize;
 };
-int meopt_get_group(const struct meopt *opt, size_t tensor, struct meopt_group *group,
-                    struct meopt_error *err);
 int meopt_set_group(struct meopt *opt, size_t tensor, const struct meopt_group *group,
                     struct meopt_error *err);
 int meopt_tensor_rule(const struct meopt *opt, size_t tensor); /* enum meopt_rule; -1: no such tensor */
@@ -397,11 +387,10 @@ int meopt_export(const struct meopt *opt, size_t tensor, int64_t first, int64_t 
 /* schedule_free computes gradients at y and makes the model x, their average: y - (1 - beta1) / beta1 m, with
  * m = z - y. EVAL writes x, rounded to the format, to the weights and moves y to host memory; TRAIN, the
  * point of a new handle, restores its bits. A tensor that the caller wrote at EVAL gets y from this x. EVAL
- * refuses steps, accumulation, loading, meopt_moments_import, meopt_add_tensors: MEOPT_BAD_ORDER; records
+ * refuses steps, accumulation, loading, meopt_moments_import: MEOPT_BAD_ORDER; records
  * have y. After an error except MEOPT_NO_MEMORY, call it again. Other rules have one point. */
 enum meopt_point { MEOPT_POINT_TRAIN, MEOPT_POINT_EVAL };
 int meopt_set_point(struct meopt *opt, enum meopt_point point, struct meopt_error *err);
-enum meopt_point meopt_get_point(const struct meopt *opt);
 /* meopt_export of the weights of a point, at which the handle need not be; x is not rounded to the format. */
 int meopt_export_point(const struct meopt *opt, size_t tensor, enum meopt_point point, int64_t first,
                        int64_t count, float *values, struct meopt_error *err);
@@ -559,13 +548,10 @@ int meopt_state_view(const struct meopt *opt, size_t tensor, enum meopt_view whi
  * meopt_moments_export and _import move their moments. */
 int meopt_state_join(const void *const *parts, const size_t *part_bytes, size_t count, void *to,
                      size_t *bytes, struct meopt_error *err);
-/* Makes the record of a part from records of parts that cover it, in rising order, for a different number of
- * ranks. */
+/* Makes the record of a part from records of parts that cover it, in rising order, or from that of the whole
+ * tensor, for a different number of ranks. */
 int meopt_state_range(const void *const *parts, const size_t *part_bytes, size_t parts_count, int64_t first,
                       int64_t count, void *to, size_t *bytes, struct meopt_error *err);
-/* Makes the record of a part from the record of the whole tensor. */
-int meopt_state_cut(const void *whole, size_t whole_bytes, int64_t first, int64_t count, void *to,
-                    size_t *bytes, struct meopt_error *err);
 
 /* Writes the average of the weights (options.average_decay) in a record of `count` elements as fp32. Requires
  * no handle. MEOPT_BAD_STATE: the record has none. */

@@ -150,12 +150,6 @@ static void cpu_optim_results(struct device *dev, struct optim_work *work, struc
     (void)dev, (void)work, (void)partials, (void)count; /* partials are complete already */
 }
 
-static void cpu_optim_resume(struct device *dev, struct optim_work *work,
-                             const struct optim_partial *partials, size_t count)
-{
-    (void)dev, (void)work, (void)partials, (void)count; /* they are the caller's */
-}
-
 /* ---- Norms --------------------------------------------------------------------------------------------- */
 
 /* Sums the squares of one chunk, OPTIM_BATCH groups at a time, in the same order as a card. */
@@ -435,7 +429,6 @@ const struct device_optim cpu_optim = {
     .factor_means = cpu_factor_means,
     .refused = cpu_refused,
     .results = cpu_optim_results,
-    .resume = cpu_optim_resume,
     .clear = cpu_optim_clear,
     .copy_matrix = cpu_copy_matrix,
     .normalize = cpu_normalize,

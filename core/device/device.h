@@ -163,8 +163,6 @@ struct device_optim {
     bool (*refused)(struct device *, struct optim_work *, struct optim_sweep *, bool refuse);
     /* Waits for the results of all sweeps that were not waited for. */
     void (*results)(struct device *, struct optim_work *, struct optim_partial *, size_t count);
-    /* Gives new work the results that other work has found: those of its first `count` chunks. */
-    void (*resume)(struct device *, struct optim_work *, const struct optim_partial *, size_t count);
     /* Clears memory by the threads that will step those chunks. */
     void (*clear)(struct device *, void *block, size_t bytes, int64_t chunks, int threads);
     void (*copy_matrix)(struct device *, const struct optim_copy *);

@@ -257,12 +257,6 @@ static void gpu_optim_results(struct device *dev, struct optim_work *w, struct o
     download_results(dev, w, partials, (struct range){0, (int64_t)count});
 }
 
-static void gpu_optim_resume(struct device *dev, struct optim_work *w, const struct optim_partial *partials,
-                             size_t count)
-{
-    dev->upload(dev, w->partials, partials, count * sizeof *partials);
-}
-
 static void gpu_optim_clear(struct device *dev, void *block, size_t bytes, int64_t chunks, int threads)
 {
     (void)chunks, (void)threads;
@@ -302,7 +296,6 @@ const struct device_optim gpu_optim = {
     .factor_means = gpu_factor_means,
     .refused = gpu_optim_refused,
     .results = gpu_optim_results,
-    .resume = gpu_optim_resume,
     .clear = gpu_optim_clear,
     .copy_matrix = gpu_copy_matrix,
     .normalize = gpu_normalize,

@@ -27,27 +27,6 @@ static int group_given(const struct meopt *opt, size_t tensor, const struct meop
 const char *meopt_version(void) { return MEOPT_VERSION; }
 const char *meopt_instruction_set(void) { return optim_kernels_find(NULL)->name; }
 
-int meopt_get_group(const struct meopt *opt, size_t tensor, struct meopt_group *group,
-                    struct meopt_error *err)
-{
-    int status = group_given(opt, tensor, group, err);
-    if (status) return status;
-    const struct tensor *t = &opt->tensors[tensor];
-    struct meopt_options own;
-    const struct meopt_options *o = tensor_options(opt, t, &own);
-    struct meopt_group found = {.size = group->size,
-                                .lr_scale = t->lr_scale,
-                                .weight_decay = t->decay ? o->weight_decay : 0,
-                                .beta1 = o->beta1,
-                                .beta2 = o->beta2,
-                                .eps = o->eps,
-                                .momentum = o->momentum,
-                                .dampening = o->dampening,
-                                .maximize = o->maximize};
-    struct_copy_out(group, group->size, &found, sizeof found);
-    return MEOPT_OK;
-}
-
 int meopt_set_group(struct meopt *opt, size_t tensor, const struct meopt_group *group,
                     struct meopt_error *err)
 {

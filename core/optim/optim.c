@@ -174,8 +174,8 @@ static void tensor_destroy(const struct meopt *opt, struct tensor *t)
     *t = (struct tensor){0};
 }
 
-/* Room for the results of all chunks; what those of the first `before` have found stays. */
-static int results_grow(struct meopt *opt, size_t before, struct meopt_error *err)
+/* Allocates the results of all chunks. */
+static int results_create(struct meopt *opt, struct meopt_error *err)
 {
     const struct device_optim *optim = opt->device->optim;
     size_t chunks = 0, slots = 0, most = 0;
@@ -186,77 +186,37 @@ static int results_grow(struct meopt *opt, size_t before, struct meopt_error *er
         chunks += (size_t)chunks_of(&opt->tensors[i]);
         slots += optim_slots(opt, &opt->tensors[i]);
     }
-    struct optim_partial *partials = realloc(opt->partials, (chunks + 1) * sizeof *partials);
-    if (!partials) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu chunks", chunks);
-    opt->partials = partials;
-    memset(partials + before, 0, (chunks + 1 - before) * sizeof *partials);
-    double *sums = realloc(opt->sums, (slots + 2) * sizeof *sums);
-    if (!sums) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu sums", slots);
-    opt->sums = sums;
-    struct optim_work *work;
+    opt->partials = calloc(chunks + 1, sizeof *opt->partials);
+    if (!opt->partials) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu chunks", chunks);
+    opt->sums = malloc((slots + 2) * sizeof *opt->sums);
+    if (!opt->sums) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu sums", slots);
     struct error why = {0};
     if (optim->create(opt->device, opt->count, chunks + muon_chunks(opt), opt->options.combine ? slots : 0,
-                      most, &work, &why)) {
-        optim->destroy(opt->device, work);
+                      most, &opt->work, &why))
         return optim_fail(err, MEOPT_NO_MEMORY, "%.200s", why.what);
-    }
-    if (before) {
-        optim->results(opt->device, opt->work, partials, before);
-        optim->resume(opt->device, work, partials, before);
-    }
-    optim->destroy(opt->device, opt->work);
-    opt->work = work;
     return optim_device_status(opt, err);
 }
 
-/* Tensors after those that there are; after a failure nothing has changed. */
-static int tensors_append(struct meopt *opt, const struct meopt_tensor *tensors, size_t count,
+static int tensors_create(struct meopt *opt, const struct meopt_tensor *tensors, size_t count,
                           struct meopt_error *err)
 {
-    size_t old = opt->count, before = 0;
     int status = MEOPT_OK;
-    struct tensor *all = realloc(opt->tensors, (old + count + 1) * sizeof *all);
-    if (!all) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu tensors", old + count);
-    opt->tensors = all;
-    memset(all + old, 0, (count + 1) * sizeof *all);
-    for (size_t i = 0; i < old; i++) before += (size_t)chunks_of(&all[i]);
+    opt->tensors = calloc(count + 1, sizeof *opt->tensors);
+    if (!opt->tensors) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu tensors", count);
     for (size_t i = 0; !status && i < count; i++) {
         struct meopt_tensor from;
-        opt->count = old + i + 1;
+        opt->count = i + 1;
         status = tensor_read(&from, &opt->options, tensors, i, err);
-        if (!status) status = tensor_create(opt, &all[old + i], &from, err);
+        if (!status) status = tensor_create(opt, &opt->tensors[i], &from, err);
     }
-    for (size_t i = old; !status && i < opt->count; i++)
-        if (meopt_find(opt, all[i].name) != (int64_t)i)
-            status = optim_fail(err, MEOPT_BAD_ARGUMENT, "two tensors are called %.100s", all[i].name);
+    for (size_t i = 0; !status && i < count; i++)
+        if (meopt_find(opt, opt->tensors[i].name) != (int64_t)i)
+            status =
+                optim_fail(err, MEOPT_BAD_ARGUMENT, "two tensors are called %.100s", opt->tensors[i].name);
     if (!status && opt->options.accumulator_sets) status = accumulators_share(opt, err);
     if (!status && !opt->options.dry) status = refuse_overlap(opt, err);
-    if (!status) status = results_grow(opt, before, err);
-    if (!status) status = muon_reserve(opt, err);
-    while (status && opt->count > old) tensor_destroy(opt, &all[--opt->count]);
-    return status;
-}
-
-int meopt_add_tensors(struct meopt *opt, const struct meopt_tensor *tensors, size_t count,
-                      struct meopt_error *err)
-{
-    if (!opt || (count && !tensors))
-        return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, or no table of tensors");
-    OPTIM_ENTER(opt);
-    int status = optim_between_steps(opt, err);
-    if (!status) status = optim_at_training(opt, err);
-    if (!status && opt->accumulators)
-        status = optim_fail(err, MEOPT_BAD_ARGUMENT,
-                            "%zu tensors cannot be added with options.accumulator_sets, which is of the "
-                            "tensors of meopt_create",
-                            count);
-    if (!status && opt->options.offload)
-        status =
-            optim_fail(err, MEOPT_BAD_ARGUMENT,
-                       "%zu tensors cannot be added with options.offload: meopt_create lays out the file "
-                       "and the buffers for all tensors",
-                       count);
-    return status || !count ? status : tensors_append(opt, tensors, count, err);
+    if (!status) status = results_create(opt, err);
+    return status ? status : muon_reserve(opt, err);
 }
 
 int meopt_create(struct meopt **out, const struct meopt_options *options, const struct meopt_tensor *tensors,
@@ -281,7 +241,7 @@ int meopt_create(struct meopt **out, const struct meopt_options *options, const 
     opt->kernels = optim_kernels_find(NULL);
     opt->m_range8 = m_range(&o, STATE_8BIT);
     opt->m_range4 = m_range(&o, STATE_4BIT);
-    status = tensors_append(opt, tensors, count, err);
+    status = tensors_create(opt, tensors, count, err);
     if (!status) status = offload_create(opt, err);
     opt->options.offload_dir = NULL; /* belongs to the caller */
     if (!status) status = optim_device_status(opt, err);

@@ -113,29 +113,14 @@ void meopt_device_release(struct meopt_device *device, void *p)
     device_free(of(device), p);
 }
 
-static int copied(struct meopt_device *device, struct meopt_error *err)
-{
-    struct error why = {0};
-    return device_check(of(device), &why) ? failed(&why, err) : MEOPT_OK;
-}
-
 int meopt_device_upload(struct meopt_device *device, void *to, const void *host, size_t bytes,
                         struct meopt_error *err)
 {
+    struct error why = {0};
     if (!device || (bytes && (!to || !host)))
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "no device, or nothing to copy");
     struct device *entered __attribute__((cleanup(optim_leave), unused)) = optim_enter(of(device));
     of(device)->upload(of(device), to, host, bytes);
     of(device)->sync(of(device));
-    return copied(device, err);
-}
-
-int meopt_device_download(struct meopt_device *device, void *host, const void *from, size_t bytes,
-                          struct meopt_error *err)
-{
-    if (!device || (bytes && (!from || !host)))
-        return optim_fail(err, MEOPT_BAD_ARGUMENT, "no device, or nothing to copy");
-    struct device *entered __attribute__((cleanup(optim_leave), unused)) = optim_enter(of(device));
-    of(device)->download(of(device), host, from, bytes);
-    return copied(device, err);
+    return device_check(of(device), &why) ? failed(&why, err) : MEOPT_OK;
 }

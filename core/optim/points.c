@@ -185,11 +185,6 @@ int meopt_set_point(struct meopt *opt, enum meopt_point point, struct meopt_erro
     return status;
 }
 
-enum meopt_point meopt_get_point(const struct meopt *opt)
-{
-    return opt && opt->evaluating ? MEOPT_POINT_EVAL : MEOPT_POINT_TRAIN;
-}
-
 int meopt_export_point(const struct meopt *opt, size_t tensor, enum meopt_point point, int64_t first,
                        int64_t count, float *values, struct meopt_error *err)
 {

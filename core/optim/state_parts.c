@@ -165,29 +165,6 @@ int meopt_state_range(const void *const *parts, const size_t *part_bytes, size_t
     return assemble(parts, part_bytes, parts_count, false, first / OPTIM_GROUP, count, to, bytes, err);
 }
 
-int meopt_state_cut(const void *whole, size_t whole_bytes, int64_t first, int64_t count, void *to,
-                    size_t *bytes, struct meopt_error *err)
-{
-    struct open_record o;
-    char *arrays[RECORD_ARRAYS] = {0};
-    size_t each[RECORD_ARRAYS];
-    if (!bytes) return optim_fail(err, MEOPT_BAD_ARGUMENT, "bytes is NULL");
-    int status = record_open(&o, whole, whole_bytes, err);
-    if (status) return status;
-    int64_t all = record_elements(&o.r), groups = record_grouped(&o.r) ? optim_groups(count) : 0;
-    if (first < 0 || first % OPTIM_GROUP || count < 0 || first > all || count > all - first ||
-        o.r.first != 0 || (record_grouped(&o.r) && o.groups != optim_groups(all)))
-        return optim_fail(err, MEOPT_BAD_ARGUMENT, "%lld elements from %lld are no part of a state of %lld",
-                          (long long)count, (long long)first, (long long)all);
-    if (!ends_with_a_group(&o.r, first, count)) return not_in_groups(err, first, count);
-    if ((status = record_begin(&o.r, first, count, to, bytes, arrays, err)) != 0 || !to) return status;
-    record_group_bytes(&o.r, each);
-    for (int k = 0; k < RECORD_ARRAYS && groups; k++)
-        memcpy(arrays[k], o.arrays[k] + (size_t)(first / OPTIM_GROUP) * each[k], (size_t)groups * each[k]);
-    record_end(to, *bytes, &o);
-    return MEOPT_OK;
-}
-
 int meopt_state_average(const void *record, size_t bytes, float *values, int64_t count,
                         struct meopt_error *err)
 {

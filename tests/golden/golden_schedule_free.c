@@ -188,7 +188,6 @@ static void evaluation_leaves_no_trace(void **state)
         assert_int_equal(meopt_held(opt, &before), 0);
         assert_int_equal(meopt_set_point(opt, MEOPT_POINT_EVAL, &err), 0);
         assert_int_equal(meopt_set_point(opt, MEOPT_POINT_EVAL, &err), 0); /* again: nothing */
-        assert_int_equal(meopt_get_point(opt), MEOPT_POINT_EVAL);
         exported(opt, 1, MEOPT_POINT_EVAL, x);
         exported(opt, 1, MEOPT_POINT_TRAIN, y);
         assert_int_equal(meopt_export(opt, 1, 0, counts[1], now, &err), 0);

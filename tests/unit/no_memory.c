@@ -133,9 +133,6 @@ static void life(int kind)
     TRY(meopt_export(opt, 0, 0, A, start, &err));
     both[0].data = g;
     TRY(meopt_step(opt, 3, 1e-3, 1, both, NULL, &err));
-    TRY(meopt_add_tensors(opt, &(struct meopt_tensor){.name = "added", .ndim = 2, .shape = {70, 80}}, 1,
-                          &err));
-    TRY((stream_bytes = 0, meopt_save(opt, stream_write, NULL, &err)));
 done:
     meopt_destroy(opt);
     if (device) meopt_device_release(device, g);
