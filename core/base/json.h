@@ -17,6 +17,13 @@ void json_print(FILE *out, const json_t *root, size_t flags);
  * reads beyond its buffer. Integers that json_int_t cannot hold are real numbers. */
 json_t *json_parse(const char *text, size_t bytes, size_t flags, json_error_t *why);
 
+/* Returns a member that is a text; "" if it is absent or of another type. */
+static inline const char *json_word(const json_t *object, const char *key)
+{
+    const char *value = json_string_value(json_object_get(object, key));
+    return value ? value : "";
+}
+
 /* json_dumps, but NULL when an allocation failed: jansson 2.14 then omits a key and returns the rest. */
 char *json_text(const json_t *root, size_t flags);
 

@@ -350,23 +350,18 @@ static int settle_language(struct config *c, bool random, struct model_shape *g,
     return code ? code : config_resolve(c, g->family, err);
 }
 
-/* Determines the shape of a model without a teacher. */
-static int settle_model(struct config *c, bool random, struct model_shape *g, struct weights **weights,
-                        struct error *err)
+/* Determines the shape of one tower of images, without its teacher, and how its images are prepared. */
+static int settle_alone(struct config *c, bool student, bool random, struct model_shape *g,
+                        struct weights **weights, struct error *err)
 {
     struct preprocess_found images;
-    bool pipeline_given = config_given(c, "data.pipeline");
-    int code = settle(c, &c->model_s, NULL, random, g, weights, &images, err);
+    bool pipeline_given = config_given(c, "data.pipeline"), own = !objective_of(c)->teacher;
+    int code = settle(c, student ? &c->model_s : &c->model_t, NULL, random, g, weights, &images, err);
+    enum family family = own || !c->model.family ? g->family : c->model.family;
     if (!code && !c->data.image_size) c->data.image_size = g->image;
-    if (!code) code = config_resolve(c, g->family, err);
+    if (!code) code = config_resolve(c, family, err);
     if (!code) code = preprocess_assign(c, &images, pipeline_given, err);
-    if (!code) memcpy(c->images_from[1], c->images_from[0], sizeof c->images_from[0]);
-    if (!code) code = settle_class_count(c, g, err);
-    if (!code) code = adapters_settle(c, g, err);
-    if (!code) code = experiment_check(c, NULL, g, 0, err);
-    if (!code) return 0;
-    weights_close(*weights);
-    *weights = NULL;
+    if (!code && student) memcpy(c->images_from[1], c->images_from[0], sizeof c->images_from[0]);
     return code;
 }
 
@@ -377,7 +372,13 @@ int experiment_shapes(struct config *c, bool random, struct model_shape *teacher
     if (!objective_of(c)->teacher) {
         memset(teacher, 0, sizeof *teacher);
         if (objective_of(c)->tokens) return settle_language(c, random, student, student_weights, err);
-        return settle_model(c, random, student, student_weights, err);
+        int code = settle_alone(c, true, random, student, student_weights, err);
+        if (!code) code = settle_class_count(c, student, err);
+        if (!code) code = adapters_settle(c, student, err);
+        if (!code) code = experiment_check(c, NULL, student, 0, err);
+        if (code) weights_close(*student_weights);
+        if (code) *student_weights = NULL;
+        return code;
     }
     struct preprocess_found images[2];
     bool pipeline_given = config_given(c, "data.pipeline");
@@ -412,7 +413,6 @@ static bool needs_teacher(const struct config *c)
 int experiment_tower_shape(struct config *c, bool student, struct model_shape *g, struct weights **weights,
                            struct error *err)
 {
-    struct preprocess_found images;
     struct model_shape other;
     struct weights *others = NULL;
     *weights = NULL;
@@ -422,13 +422,8 @@ int experiment_tower_shape(struct config *c, bool student, struct model_shape *g
         code = experiment_shapes(c, false, &other, g, &others, weights, err);
         weights_close(others);
     } else {
-        bool pipeline_given = config_given(c, "data.pipeline");
-        code = settle(c, student ? &c->model_s : &c->model_t, NULL, false, g, weights, &images, err);
+        code = settle_alone(c, student, false, g, weights, err);
         g->classes = 0; /* the embedding, not a classifier's output */
-        if (!code && !c->data.image_size) c->data.image_size = g->image;
-        if (!code) code = config_resolve(c, c->model.family ? c->model.family : g->family, err);
-        if (!code) code = preprocess_assign(c, &images, pipeline_given, err);
-        if (!code && student) memcpy(c->images_from[1], c->images_from[0], sizeof c->images_from[0]);
         if (!code && student) code = adapters_settle(c, g, err);
     }
     if (!code && !*weights)

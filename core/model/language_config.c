@@ -1,6 +1,7 @@
 /* The config.json of a language model: see language_config.h. Defaults are those of transformers' classes. */
 #include "core/model/language_config.h"
 #include "core/base/file.h"
+#include "core/base/json.h"
 #include "core/base/json_members.h"
 #include "core/model/config_members.h"
 #include "core/model/family.h"
@@ -177,12 +178,6 @@ static const struct {
     {"qwen3_vl*", IMAGES},
 };
 
-static const char *text(const json_t *object, const char *key)
-{
-    const char *value = json_string_value(json_object_get(object, key));
-    return value ? value : "";
-}
-
 static bool is_true(const json_t *object, const char *key)
 {
     return json_is_true(json_object_get(object, key));
@@ -284,7 +279,7 @@ static int read_scaling(struct language_config *c, const json_t *rope, const cha
     };
     struct rope_of_tokens *r = &c->says.rope;
     int code = json_members_check(rope, members, NULL, key, CHECK, err);
-    const char *type = text(rope, "rope_type"), *old = text(rope, "type");
+    const char *type = json_word(rope, "rope_type"), *old = json_word(rope, "type");
     if (!code && *type && *old && strcmp(type, old) != 0)
         code = error_set(err, EXIT_CONFIG, "remove the one that is not meant",
                          "config.json: rope_type is %.40s, but type is %.40s", type, old);
@@ -445,7 +440,7 @@ static void read_dropout(struct language_config *c, const json_t *root)
 static int read_activation(struct language_config *c, const json_t *root, struct error *err)
 {
     const char *key = c->says.family == FAMILY_GPT2 ? "activation_function" : "hidden_act",
-               *name = text(root, key);
+               *name = json_word(root, key);
     bool gated = family_ffn(c->says.family) == 1 + ACTIVATION_SWIGLU;
     if (gated && *name && strcmp(name, "silu") != 0 && strcmp(name, "swish") != 0)
         return unsupported(err, c->type, key, name);
@@ -464,7 +459,7 @@ static int read_model(struct language_config *c, const struct type *type, const 
     c->says.tied = json_is_boolean(tied) ? json_is_true(tied) : type->tied;
     if (json_is_object(json_object_get(root, "quantization_config")))
         return unsupported(err, c->type, "quantization_config of method",
-                           text(json_object_get(root, "quantization_config"), "quant_method"));
+                           json_word(json_object_get(root, "quantization_config"), "quant_method"));
     snprintf(what, sizeof what, _("config.json of a %s model"), c->type);
     int code = json_members_check(root, type->members, config_every_class, what, CHECK, err);
     if (!code) code = read_sizes(c, type, root, err);
@@ -504,7 +499,7 @@ int language_config_read(struct language_config *c, const char *checkpoint, stru
     json_t *root = NULL;
     *c = (struct language_config){.type = ""};
     int code = sidecar_object(&root, checkpoint, "config.json", err ? err : &local);
-    const char *type = text(root, "model_type"), *is = refused_for(type);
+    const char *type = json_word(root, "model_type"), *is = refused_for(type);
     name_printable(c->type, sizeof c->type, type);
     if (!code && is)
         code = error_set(err, EXIT_CONFIG, SUPPORTED, "config.json: a model of type %s is not supported: %s",

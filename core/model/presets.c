@@ -25,11 +25,6 @@ MODEL_CHOICE_LISTS(CHOICE_NAMES)
     {#Name, {.family = FAMILY_##Family, .image = Image, .patch = Patch, .pos_grid = Pos, .width = Width, \
              .depth = Depth, .heads = Heads, .hidden = Hidden, .out = Out, .ffn = Ffn, \
              .registers = Registers, __VA_ARGS__}},
-static const struct {
-    const char *name;
-    struct model_shape model_shape;
-} presets[] = {PRESETS(PRESET, )};
-
 #define TIED         .tied = true
 #define WINDOW(n)    .window = n
 #define THETA(n)     .rope.theta = n
@@ -47,29 +42,17 @@ static const struct {
 static const struct {
     const char *name;
     struct model_shape model_shape;
-} language_presets[] = {LANGUAGE_PRESETS(LANGUAGE_PRESET, )};
+} presets[] = {PRESETS(PRESET, ) LANGUAGE_PRESETS(LANGUAGE_PRESET, )};
 // clang-format on
-enum {
-    PRESET_COUNT = sizeof presets / sizeof *presets,
-    LANGUAGE_COUNT = sizeof language_presets / sizeof *language_presets
-};
+enum { PRESET_COUNT = sizeof presets / sizeof *presets };
 
-const char *model_shape_preset_name(int i)
-{
-    if (i < 0 || i >= PRESET_COUNT + LANGUAGE_COUNT) return NULL;
-    return i < PRESET_COUNT ? presets[i].name : language_presets[i - PRESET_COUNT].name;
-}
+const char *model_shape_preset_name(int i) { return i < 0 || i >= PRESET_COUNT ? NULL : presets[i].name; }
 
 int model_shape_preset(const char *name, struct model_shape *model_shape, struct error *err)
 {
     for (int i = 0; i < PRESET_COUNT; i++)
         if (strcmp(name, presets[i].name) == 0) {
             *model_shape = presets[i].model_shape;
-            return 0;
-        }
-    for (int i = 0; i < LANGUAGE_COUNT; i++)
-        if (strcmp(name, language_presets[i].name) == 0) {
-            *model_shape = language_presets[i].model_shape;
             return 0;
         }
     return error_set(err, EXIT_CONFIG, "meopt.yaml(5) lists them", "no architecture '%s'", name);

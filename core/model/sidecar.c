@@ -1,6 +1,7 @@
 /* The sidecar config of a checkpoint: see sidecar.h. */
 #include "core/model/sidecar.h"
 #include "core/base/file.h"
+#include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/model/config_members.h"
 
@@ -12,12 +13,6 @@
 #include <unistd.h>
 
 enum { MAX_BYTES = 1 << 20 }; /* the largest published one has 20 kB */
-
-static const char *text(const json_t *object, const char *key)
-{
-    const char *value = json_string_value(json_object_get(object, key));
-    return value ? value : "";
-}
 
 static int64_t integer(const json_t *object, const char *key)
 {
@@ -104,7 +99,7 @@ static void timm_architecture(struct sidecar *b, const char *name)
 /* A tower of timm inside a model of open_clip: of any size; its name gives the other properties. */
 static bool open_clip_timm(struct sidecar *b, const json_t *vision, const char *name)
 {
-    const char *pool = text(vision, "timm_pool");
+    const char *pool = json_word(vision, "timm_pool");
     timm_architecture(b, name);
     if (*pool) set_pool(b, pool);
     return true;
@@ -122,10 +117,10 @@ static bool open_clip(struct sidecar *b, const json_t *root)
     const json_t *model = open_clip_model(root), *vision = json_object_get(model, "vision_cfg"),
                  *ratio = json_object_get(vision, "mlp_ratio");
     int64_t width = integer(vision, "width"), head = integer(vision, "head_width");
-    const char *trunk = text(vision, "timm_model_name");
+    const char *trunk = json_word(vision, "timm_model_name");
     if (!json_is_object(vision)) return false;
     if (*trunk) return open_clip_timm(b, vision, trunk);
-    if (!*text(vision, "eva_model_name")) b->says.family = FAMILY_OPENCLIP;
+    if (!*json_word(vision, "eva_model_name")) b->says.family = FAMILY_OPENCLIP;
     if (!width) width = 768;
     if (!head) head = 64;
     if (head > 0 && width > 0) b->says.heads = width / head;
@@ -137,10 +132,10 @@ static bool open_clip(struct sidecar *b, const json_t *root)
     if (hidden >= 1 && hidden < 1e9) b->says.hidden = (int64_t)hidden;
     const json_t *quick = json_object_get(model, "quick_gelu");
     set_activation(b, json_is_true(quick) ? "quick_gelu" : "gelu");
-    const char *kind = text(json_object_get(vision, "act_kwargs"), "approximate");
+    const char *kind = json_word(json_object_get(vision, "act_kwargs"), "approximate");
     if (*kind && strcmp(kind, "none") != 0 && !json_is_true(quick))
         set_activation(b, strcmp(kind, "tanh") == 0 ? "gelu_tanh" : kind);
-    const char *pool = text(vision, "pool_type");
+    const char *pool = json_word(vision, "pool_type");
     if (is_true(vision, "attentional_pool")) {
         const json_t *pool_heads = json_object_get(vision, "attn_pooler_heads");
         bool first = !*pool || strcmp(pool, "tok") == 0; /* of the queries */
@@ -151,7 +146,7 @@ static bool open_clip(struct sidecar *b, const json_t *root)
     if (b->says.pool == POOL_AVG && is_true(vision, "final_ln_after_pool")) b->says.pool = POOL_AVG_FIRST;
     b->says.norm_eps =
         (float)json_number_value(json_object_get(json_object_get(vision, "norm_kwargs"), "eps"));
-    if (!(b->says.norm_eps > 0)) b->says.norm_eps = *text(vision, "eva_model_name") ? 1e-6f : 1e-5f;
+    if (!(b->says.norm_eps > 0)) b->says.norm_eps = *json_word(vision, "eva_model_name") ? 1e-6f : 1e-5f;
     b->says.norms = is_true(vision, "postnorm") ? POST_NORM : NORMS_BEFORE; /* EVA-CLIP's */
     return true;
 }
@@ -195,14 +190,14 @@ static const json_t *transformers_model(const json_t *root)
 
 static const char *transformers_type(const json_t *root)
 {
-    const char *type = text(transformers_model(root), "model_type");
-    return *type ? type : text(root, "model_type");
+    const char *type = json_word(transformers_model(root), "model_type");
+    return *type ? type : json_word(root, "model_type");
 }
 
 static bool transformers(struct sidecar *b, const json_t *root)
 {
     const json_t *model = transformers_model(root);
-    const char *type = transformers_type(root), *act = text(model, "hidden_act");
+    const char *type = transformers_type(root), *act = json_word(model, "hidden_act");
     const struct hf_defaults *usual = defaults_of(type);
     b->says.width = or_else(integer(model, fact_rows[FACT_WIDTH].member), usual->width);
     if (!b->says.width) return false;
@@ -259,7 +254,7 @@ static bool is_shown(const char *key)
 static void timm_arguments(struct sidecar *b, const json_t *root)
 {
     const json_t *args = json_object_get(root, "model_args"), *value;
-    const char *key, *act = text(args, "act_layer"), *pool = text(args, "global_pool");
+    const char *key, *act = json_word(args, "act_layer"), *pool = json_word(args, "global_pool");
     b->says.heads = integer(args, "num_heads");
     b->says.depth = integer(args, "depth");
     b->says.patch = side(args, "patch_size");
@@ -285,7 +280,7 @@ static void timm_arguments(struct sidecar *b, const json_t *root)
 /* timm: the architecture's name gives its arguments; model_args overrides them. */
 static bool timm(struct sidecar *b, const json_t *root)
 {
-    const char *architecture = text(root, "architecture"), *pool = text(root, "global_pool");
+    const char *architecture = json_word(root, "architecture"), *pool = json_word(root, "global_pool");
     if (!begins(architecture, "vit_") && !known_architecture(architecture)) return false;
     b->says.width = integer(root, "num_features");
     timm_architecture(b, architecture);
@@ -429,7 +424,9 @@ bool sidecar_model(const char *checkpoint, char *name, size_t size)
     struct error ignored = {0};
     json_t *root = NULL;
     if (sidecar_object(&root, checkpoint, "config.json", &ignored) == 0 && root)
-        copy(name, size, *text(root, "model_type") ? text(root, "model_type") : text(root, "architecture"));
+        copy(name, size,
+             *json_word(root, "model_type") ? json_word(root, "model_type")
+                                            : json_word(root, "architecture"));
     bool found = root && *name;
     json_decref(root);
     return found;
