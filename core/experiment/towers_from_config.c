@@ -217,7 +217,7 @@ static void size_random(const struct config_tower *tower, int64_t size, const st
     if (!size) return;
     if (g->image && g->image != size && !family_stores_positions(g->family) && !tower->pos_grid)
         g->pos_grid = size / (g->patch ? g->patch : 14);
-    g->image = size;
+    fact_set(g, FACT_IMAGE, (double)size, SOURCE_KEY);
 }
 
 /* Sets the input size of a tower with a file: from the keys, else its sidecar files, else the teacher's
@@ -229,12 +229,12 @@ static int size_of_file(const struct config *c, int64_t size, const struct prepr
     if (read && images->odd[0])
         return error_set(err, EXIT_CONFIG, "set data.pipeline, and the keys of data that differ from it",
                          "the preprocessing in %s is not known here: %s", images->from, images->odd);
-    if (size) g->image = size;
-    else if (read && images->side && !g->image) g->image = images->side;
-    else if (teacher && teacher->family == g->family && g->patch && teacher->image % g->patch == 0)
-        g->image = teacher->image;
+    bool of_teacher = teacher && teacher->family == g->family && g->patch && teacher->image % g->patch == 0;
+    if (size) fact_set(g, FACT_IMAGE, (double)size, SOURCE_KEY);
+    else if (read && images->side && !g->image) fact_set(g, FACT_IMAGE, (double)images->side, SOURCE_SIDECAR);
+    else if (of_teacher) fact_set(g, FACT_IMAGE, (double)teacher->image, SOURCE_KEY);
     else if (images->usual && !g->image && g->patch && images->usual % g->patch == 0)
-        g->image = images->usual;
+        fact_set(g, FACT_IMAGE, (double)images->usual, SOURCE_SIDECAR);
     return 0;
 }
 

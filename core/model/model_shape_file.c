@@ -573,48 +573,26 @@ static void settle_classes(struct model_shape *g, const struct key_map *key_map,
     if (t && t->ndim == 2) g->classes = t->shape[0];
 }
 
-/* Properties that no tensor shows. */
-static const enum fact unshown[] = {FACT_HEADS, FACT_WINDOW, FACT_ROPE_THETA, FACT_ACTIVATION, FACT_NORM_EPS};
-enum { UNSHOWN = sizeof unshown / sizeof *unshown };
-
-static void warn_difference(const char *name, const char *says, const char *is)
+/* Writes the properties of `says` that no tensor shows, where those of `g` differ: "heads 8, no window". */
+static void list_differences(const struct model_shape *says, const struct model_shape *g, char *text,
+                             size_t size)
 {
-    log_warn("config.json differs from the metadata in the weights and is used: %s %s instead of %s", name,
-             says, is);
-}
-
-/* Says where config.json differs from the metadata of a file that meopt wrote: the former is the newer word,
- * for people edit it. */
-static void warn_differences(const struct model_shape *c, const struct model_shape *own)
-{
-    const struct rope_of_tokens *r = &c->rope, *s = &own->rope;
-    char says[FACT_TEXT], is[FACT_TEXT];
-    for (size_t i = 0; i < UNSHOWN; i++) {
-        double value = fact_value(own, unshown[i]), differ = fabs(fact_value(c, unshown[i]) - value);
-        if (differ > 1e-6 * value && (value > 0 || unshown[i] != FACT_ACTIVATION)) /* they omit a gated one */
-            warn_difference(fact_rows[unshown[i]].name, fact_text(c, unshown[i], false, says),
-                            fact_text(own, unshown[i], false, is));
-    }
-    snprintf(says, sizeof says, "%s %g", language_rope_type(r->scaling), r->factor);
-    snprintf(is, sizeof is, "%s %g", language_rope_type(s->scaling), s->factor);
-    if (strcmp(says, is) != 0) warn_difference("rope_scaling", says, is);
-}
-
-/* Writes the values of the files that keys have replaced: "heads 8, no window". */
-static void list_replaced(struct model_shape *g, const struct model_shape *says, double dropout)
-{
-    char *text = g->facts.replaced, value[FACT_TEXT];
-    size_t size = sizeof g->facts.replaced, n = 0;
-    for (size_t i = 0; i < UNSHOWN && n < size; i++) {
+    static const enum fact unshown[] = {FACT_HEADS, FACT_WINDOW, FACT_ROPE_THETA, FACT_ACTIVATION,
+                                        FACT_NORM_EPS};
+    const struct rope_of_tokens *r = &says->rope;
+    char value[FACT_TEXT];
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof unshown / sizeof *unshown && n < size; i++) {
         enum fact f = unshown[i];
-        bool none = !(fact_value(says, f) > 0), applies = f != FACT_ROPE_THETA || model_shape_rotates(g);
-        if (!applies || (none && f != FACT_WINDOW) || !(fabs(fact_value(says, f) - fact_value(g, f)) > 0))
-            continue;
+        double is = fact_value(says, f);
+        bool none = !(is > 0), applies = f != FACT_ROPE_THETA || model_shape_rotates(g);
+        if (!applies || (none && f != FACT_WINDOW) || fabs(is - fact_value(g, f)) <= 1e-6 * is) continue;
         n += (size_t)snprintf(text + n, size - n, "%s%s %s", n ? ", " : "", none ? "no" : fact_rows[f].name,
                               none ? fact_rows[f].name : fact_text(says, f, false, value));
     }
-    if (dropout > 0 && n < size)
-        snprintf(text + n, size - n, "%sdropout %g, which is not applied", n ? ", " : "", dropout);
+    if (n < size && (r->scaling != g->rope.scaling || fabs(r->factor - g->rope.factor) > 0))
+        snprintf(text + n, size - n, "%srope_scaling %s %g", n ? ", " : "", language_rope_type(r->scaling),
+                 r->factor);
 }
 
 /* Sets the properties that no tensor shows: keys replace values of the files, and these those of a preset. */
@@ -623,7 +601,12 @@ static void settle_rest(struct model_shape *g, const struct found *f, int ffn, b
     const struct model_shape *says = f->says;
     double theta = g->facts.from[FACT_ROPE_THETA] == SOURCE_KEY ? g->rope.theta : 0;
     bool gated = ffn == 1 + ACTIVATION_SWIGLU;
-    if (f->config.says.family && f->own.heads) warn_differences(&f->config.says, &f->own);
+    char other[160] = "";
+    if (f->config.says.family && f->own.heads) /* people edit config.json: it is the newer word */
+        list_differences(&f->own, &f->config.says, other, sizeof other);
+    if (other[0])
+        log_warn("config.json is used where it differs from the metadata in the weights, which have %s",
+                 other);
     if (gated) fact_set(g, FACT_ACTIVATION, ffn, SOURCE_TENSORS);
     if (says->heads) {
         g->rope = says->rope; /* with its scaling, also if a key gives the base */
@@ -634,7 +617,11 @@ static void settle_rest(struct model_shape *g, const struct found *f, int ffn, b
             fact_set(g, FACT_POSITIONS, (double)says->positions, f->from);
         fact_take(g, FACT_NORM_EPS, says, f->from);
         if (!gated) fact_take(g, FACT_ACTIVATION, says, f->from);
-        list_replaced(g, says, f->config.dropout);
+        list_differences(says, g, g->facts.replaced, sizeof g->facts.replaced);
+        size_t n = strlen(g->facts.replaced);
+        if (f->config.dropout > 0)
+            snprintf(g->facts.replaced + n, sizeof g->facts.replaced - n,
+                     "%sdropout %g, which is not applied", n ? ", " : "", f->config.dropout);
     }
     if (!g->ffn) { /* nanoGPT's matrices are not transposed, and its GELU is the exact one */
         g->ffn = transposed ? family_ffn(g->family) : 1 + ACTIVATION_GELU;

@@ -260,6 +260,14 @@ static void config_says_what_no_tensor_shows(void **state)
     if (infer(&h, "own.safetensors", &err)) fail_msg("%s", err.what);
     assert_true(equal(h.norm_eps, .01f) && h.window == 0 && fabs(h.rope.theta - 500000) < 1e-6);
     assert_true(h.rope.scaling == ROPE_LINEAR && fabs(h.rope.factor - 2) < 1e-9 && h.positions == 512);
+    assert_int_equal(h.facts.from[FACT_NORM_EPS], SOURCE_SIDECAR);
+    assert_string_equal(h.facts.replaced, "");
+    /* the caller's values replace those of the file, which are listed */
+    h = (struct model_shape){.window = 5, .rope.theta = 20000, .norm_eps = 1e-5f};
+    if (infer(&h, "own.safetensors", &err)) fail_msg("%s", err.what);
+    assert_true(equal(h.norm_eps, 1e-5f) && h.window == 5 && fabs(h.rope.theta - 20000) < 1e-6);
+    assert_true(h.rope.scaling == ROPE_LINEAR && h.facts.from[FACT_WINDOW] == SOURCE_KEY);
+    assert_true(mentions(h.facts.replaced, "window|rope_theta 500000|norm_eps 0.01"));
     g = small(FAMILY_GPT2);
     put_own(&g, "own.safetensors");
     put_renamed(&g, "hf.safetensors");
