@@ -29,6 +29,14 @@ static void shape_rows(const struct combinations *w, const struct config *c,
            "loss.tokens: cls, or a data_s.image_size with as many patches",
            "the teacher has %lld patches, the student %lld, and loss.tokens is cls+patch",
            (long long)count[0], (long long)count[1]);
+    const struct model_shape *towers[] = {student, patches ? teacher : student};
+    for (int i = 0; i < (w->list ? 1 : 2); i++) {
+        REFUSE(w, patches && model_shape_parts(towers[i]) & PART_ATTN_POOL, "loss.tokens", "loss.tokens: cls",
+               "loss.tokens includes the patch tokens, but the embedding is pooled by attention");
+        REFUSE(w, patches && towers[i]->pool > POOL_CLS, "loss.tokens",
+               "set loss.tokens to cls, or pool to cls",
+               "loss.tokens includes the class and patch tokens, but the embedding is a mean of them");
+    }
     REFUSE(w,
            o->masked &&
                (c->data.mask_token >= student->vocabulary || c->data.special_tokens >= student->vocabulary),

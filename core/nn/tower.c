@@ -275,15 +275,6 @@ static int supported(const struct tower *t, struct error *err)
     struct operation_shape product = {OPERATION_GEMM, t->options.compute, .rows = B * t->tokens};
     struct operation_shape attention = {OPERATION_ATTENTION, t->options.compute, .B = B, .H = g->heads,
                                         .dh = model_shape_head_dim(g)};
-    bool patches = t->options.patch_tokens;
-    if (patches && tower_pools_by_attention(t))
-        return error_set(err, EXIT_CONFIG, "loss.tokens: cls",
-                         "loss.tokens includes the patch tokens, but the embedding is pooled by "
-                         "attention");
-    if (patches && g->pool > POOL_CLS)
-        return error_set(err, EXIT_CONFIG, "set loss.tokens to cls, or pool to cls",
-                         "loss.tokens includes the class and patch tokens, but the embedding is a "
-                         "mean of them");
     int code = dev->ops->supports(dev, &product, err);
     if (!code) code = dev->ops->supports(dev, &attention, err);
     if (code || !tower_pools_by_attention(t)) return code;
@@ -326,6 +317,8 @@ int tower_create(struct tower **tower, struct device *device, const struct model
                  const struct tower_options *options, struct error *err)
 {
     assert(options->batch > 0 && !(options->master && options->weight_type != DTYPE_BF16));
+    assert(!options->patch_tokens ||
+           !(model_shape->pool > POOL_CLS || model_shape_parts(model_shape) & PART_ATTN_POOL));
     assert(!options->cache || (options->batch == 1 && options->gradients == GRADIENTS_NONE));
     assert(options->saved == SAVED_MINIMAL || options->recompute == RECOMPUTE_NONE);
     assert((options->slots <= 1 && options->stages <= 1) || options->gradients == GRADIENTS_NONE ||

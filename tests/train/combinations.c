@@ -43,6 +43,9 @@ static const char *const settings[] = {
     "model_s.freeze=all_but_head",
     "model_s.drop_path=0.1",
     "loss.head=linear",
+    "loss.tokens=cls+patch",
+    "model_t.pool=avg",
+    "model_s.pool=avg",
     "loss.head=none",
     "lora.rank=4",
     "lora.rank=4096",
@@ -76,7 +79,7 @@ static void try_on(int model, const char *a, const char *b, const char *third, i
 
 static void every_pair_is_planned_or_refused(void **state)
 {
-    static const int subjects[] = {EVA, LLAMA, CLASSIFIER, BERT}, sizes[] = {0, 2, 4};
+    static const int subjects[] = {EVA, DINOV2, LLAMA, CLASSIFIER, BERT}, sizes[] = {0, 2, 4};
     (void)state;
     log_level = LOG_QUIET;
     for (size_t m = 0; m < sizeof subjects / sizeof *subjects; m++)
