@@ -77,7 +77,7 @@ static int evaluate_batch(struct pass *p, const struct data_batch *host, struct 
                        .begins = host->begins,
                        .ends = host->ends};
     dev->upload(dev, t->input, in.input, trainer_input_bytes(t, in.count));
-    if (t->labels) step_set_labels(t, &in);
+    if (t->in.labels) step_set_labels(t, &in);
     struct batch batch = step_batch(t, 0, in.count);
     dev->ops->fill(dev, t->sums, 0, bytes);
     struct batch images = {.input = t->input, .count = host->count};
@@ -103,7 +103,7 @@ static int bank_batch(struct pass *p, const struct data_batch *host, struct erro
 {
     struct trainer *t = p->t;
     int64_t at = t->data->rank * t->micro;
-    char *input = (char *)t->input + t->student_at;
+    char *input = (char *)t->input + t->in.student_at;
     t->device->upload(t->device, input, host->images,
                       model_shape_input_bytes(&t->student_shape, host->count));
     int code = step_tower_forward(t, t->student, &(struct batch){.input = input, .count = host->count}, err);

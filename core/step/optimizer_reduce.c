@@ -6,8 +6,8 @@
 static struct comm *sharers(struct trainer *t)
 {
     if (!t->stages) return &t->ranks;
-    if (!dp_divides_states(t)) return t->sums_of_all ? t->stages : NULL;
-    return t->sums_of_all ? &t->ranks : t->data;
+    if (!dp_divides_states(t)) return t->reduce.of_all ? t->stages : NULL;
+    return t->reduce.of_all ? &t->ranks : t->data;
 }
 
 static int reduce_parts(void *context, double *values, size_t count)
@@ -16,7 +16,7 @@ static int reduce_parts(void *context, double *values, size_t count)
     struct device *dev = t->device; /* earlier communication may need the device meanwhile */
     if (dev->leave) dev->leave(dev);
     struct comm *ranks = sharers(t);
-    int code = ranks ? comm_all_reduce(ranks, COMM_SUM, values, (int64_t)count, &t->lost) : 0;
+    int code = ranks ? comm_all_reduce(ranks, COMM_SUM, values, (int64_t)count, &t->reduce.lost) : 0;
     if (dev->enter) dev->enter(dev);
     return code;
 }
@@ -27,7 +27,7 @@ static int combine_parts(void *context, void *values, size_t bytes)
     struct device *dev = t->device;
     if (dev->leave) dev->leave(dev);
     struct comm *ranks = sharers(t);
-    int code = ranks ? comm_combine(ranks, values, bytes, &t->lost) : 0;
+    int code = ranks ? comm_combine(ranks, values, bytes, &t->reduce.lost) : 0;
     if (dev->enter) dev->enter(dev);
     return code;
 }

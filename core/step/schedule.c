@@ -219,7 +219,7 @@ static int forward(struct step *s, struct error *err)
         if (later) tower_select(t->teacher, slot);
         step_loss(t, order->first + slot, &batch,
                   later              ? t->teacher->out
-                  : order->slots > 1 ? t->target
+                  : order->slots > 1 ? t->in.target
                                      : target);
         if (s->source) step_prefetch(t, order->first + slot, s->source);
     }
@@ -362,9 +362,9 @@ int trainer_step(struct trainer *t, int64_t step, double lr, const struct batch_
     if (empty) set_unknown(result);
     else if (!code) code = run_step(t, step, lr, source, result, err);
     step_select(t, 0);
-    if (t->lost.code) { /* the optimizer only knows that a reduction failed */
-        code = t->lost.code;
-        if (err) *err = t->lost;
+    if (t->reduce.lost.code) { /* the optimizer only knows that a reduction failed */
+        code = t->reduce.lost.code;
+        if (err) *err = t->reduce.lost;
     }
     t->step = 0;
     if (!code) code = device_check(t->device, err);
@@ -373,9 +373,9 @@ int trainer_step(struct trainer *t, int64_t step, double lr, const struct batch_
     result->offload_wait_ms = offload_waited(t) * 1e3;
     result->stage_wait_ms = t->stages ? (stages_waited(t) - stages) * 1e3 : -1;
     result->stream_wait_ms = waited < 0 ? -1 : (stream_waited(t) - waited) * 1e3;
-    if ((code || empty) && t->sent.input) { /* prefetched, and not used */
-        t->device->streams->wait(t->device, NULL, t->arrived);
-        t->sent.input = NULL;
+    if ((code || empty) && t->in.sent.input) { /* prefetched, and not used */
+        t->device->streams->wait(t->device, NULL, t->in.arrived);
+        t->in.sent.input = NULL;
     }
     return code;
 }

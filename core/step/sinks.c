@@ -46,11 +46,11 @@ int step_end_updates(struct step *s, int code, double (*squares)(const struct tr
     struct trainer *t = s->t;
     struct meopt_error library = {0};
     struct meopt_step_stats stats = {0};
-    t->sums_of_all = true;
+    t->reduce.of_all = true;
     /* after an error other ranks are not asked to join */
     int ended =
         t->dp && code && code != EXIT_DIVERGED ? 0 : meopt_step_end(t->opt, &stats, code ? NULL : &library);
-    t->sums_of_all = false;
+    t->reduce.of_all = false;
     bool counted = !code && s->by_group && (!ended || ended == MEOPT_NOT_FINITE);
     if (counted && exchange) code = exchange(t, err);
     if (counted && !code) code = step_add_norms(s, squares, err);

@@ -5,16 +5,16 @@
 
 void step_select(struct trainer *t, int64_t slot)
 {
-    int64_t by = slot - t->slot, arrays = t->label_arrays,
+    int64_t by = slot - t->in.slot, arrays = t->in.label_arrays,
             outs = t->micro * t->student->out_rows * t->student->out_width;
     if (!by) return;
-    t->more_labels[t->slot] = t->labels_more;
-    t->labels_more = t->more_labels[slot];
-    t->slot = slot;
+    t->in.more_labels[t->in.slot] = t->in.labels_more;
+    t->in.labels_more = t->in.more_labels[slot];
+    t->in.slot = slot;
     t->input = (char *)t->input + by * (int64_t)trainer_input_bytes(t, t->micro);
-    if (t->labels) t->labels += by * arrays * t->micro * t->values_each;
-    if (t->keep) t->keep += by * 2 * t->student_shape.depth * t->micro;
-    if (t->target) t->target += by * outs;
+    if (t->in.labels) t->in.labels += by * arrays * t->micro * t->in.values_each;
+    if (t->in.keep) t->in.keep += by * 2 * t->student_shape.depth * t->micro;
+    if (t->in.target) t->in.target += by * outs;
     if (t->dout) t->dout += by * outs;
 }
 
@@ -23,23 +23,23 @@ void step_select(struct trainer *t, int64_t slot)
 static void set_input(struct trainer *t, const struct batch *host)
 {
     struct device *dev = t->device;
-    if (t->sent.input) dev->streams->wait(dev, NULL, t->arrived);
-    if (t->sent.input && t->sent.input == host->input && t->sent.count == host->count) {
-        void *taken = t->next_input;
-        t->next_input = t->input;
+    if (t->in.sent.input) dev->streams->wait(dev, NULL, t->in.arrived);
+    if (t->in.sent.input && t->in.sent.input == host->input && t->in.sent.count == host->count) {
+        void *taken = t->in.next_input;
+        t->in.next_input = t->input;
         t->input = taken;
     } else {
         dev->upload(dev, t->input, host->input, trainer_input_bytes(t, host->count));
     }
-    t->sent.input = NULL;
-    if (t->next_input) dev->streams->record(dev, t->taken, NULL);
+    t->in.sent.input = NULL;
+    if (t->in.next_input) dev->streams->record(dev, t->in.taken, NULL);
 }
 
 void step_prefetch(struct trainer *t, int64_t index, const struct batch_source *source)
 {
     const int64_t *ids;
     struct error ignored;
-    if (!t->next_input) return;
+    if (!t->in.next_input) return;
     int64_t left = t->batch - index * t->micro - step_micro_images(t, index);
     struct batch host = {.count = left <= 0 || left > t->micro ? t->micro : left};
     if (left > 0 && source->fetch(source->context, index + 1, &host, &ids, &ignored))
@@ -47,10 +47,10 @@ void step_prefetch(struct trainer *t, int64_t index, const struct batch_source *
     if (left <= 0 && source->peek) host.input = source->peek(source->context);
     if (!host.input) return;
     struct device *dev = t->device;
-    dev->streams->wait(dev, t->copies, t->taken);
-    dev->streams->upload(dev, t->copies, t->next_input, host.input, trainer_input_bytes(t, host.count));
-    dev->streams->record(dev, t->arrived, t->copies);
-    t->sent = host;
+    dev->streams->wait(dev, t->in.copies, t->in.taken);
+    dev->streams->upload(dev, t->in.copies, t->in.next_input, host.input, trainer_input_bytes(t, host.count));
+    dev->streams->record(dev, t->in.arrived, t->in.copies);
+    t->in.sent = host;
 }
 
 /* Sorts the numbers of tokens stably by token: two passes of 11 bits, enough for every vocabulary
@@ -70,15 +70,15 @@ static void token_order(const int32_t *tokens, int64_t count, int32_t *order, in
     memcpy(order, other, (size_t)count * sizeof *order);
 }
 
-/* The arrays of t->labels after the labels. */
+/* The arrays of t->in.labels after the labels. */
 enum { LABELS2 = 1, SHARE, BEGINS = 1, ENDS, ORDER };
 static int32_t *labels_at(const struct trainer *t, int array)
 {
-    return t->labels + array * t->micro * t->values_each;
+    return t->in.labels + array * t->micro * t->in.values_each;
 }
 
 /* The last array: rows that an encoder predicts. */
-static int32_t *picked_at(const struct trainer *t) { return labels_at(t, (int)t->label_arrays - 1); }
+static int32_t *picked_at(const struct trainer *t) { return labels_at(t, (int)t->in.label_arrays - 1); }
 
 /* Collects the labelled rows of each sample, out_rows of them; where there are fewer, the last row fills
  * up without a label. */
@@ -103,24 +103,24 @@ void step_set_labels(struct trainer *t, const struct batch *host)
 {
     struct device *dev = t->device;
     bool tokens = t->objective->tokens;
-    int64_t count = host->count * t->values_each;
-    size_t bytes = (size_t)count * sizeof *t->labels,
-           labelled = (size_t)(host->count * t->labels_each) * sizeof *t->labels;
+    int64_t count = host->count * t->in.values_each;
+    size_t bytes = (size_t)count * sizeof *t->in.labels,
+           labelled = (size_t)(host->count * t->labels_each) * sizeof *t->in.labels;
     const void *second = tokens ? host->begins : host->labels2,
                *third = tokens ? host->ends : (void *)host->share;
     if (t->student->picks) {
-        int32_t *labels = t->host_picked + t->micro * t->labels_each;
+        int32_t *labels = t->in.host_picked + t->micro * t->labels_each;
         size_t head = (size_t)(host->count * t->student->out_rows) * sizeof *labels;
-        pick_rows(t, host, t->host_picked, labels);
-        dev->upload(dev, picked_at(t), t->host_picked, head);
-        dev->upload(dev, t->labels, labels, head);
-    } else dev->upload(dev, t->labels, host->labels, labelled);
-    if (t->host_order && t->step) { /* only backward reads it */
-        token_order(host->input, count, t->host_order, t->host_order + t->micro * t->values_each);
-        dev->upload(dev, labels_at(t, ORDER), t->host_order, bytes);
+        pick_rows(t, host, t->in.host_picked, labels);
+        dev->upload(dev, picked_at(t), t->in.host_picked, head);
+        dev->upload(dev, t->in.labels, labels, head);
+    } else dev->upload(dev, t->in.labels, host->labels, labelled);
+    if (t->in.host_order && t->step) { /* only backward reads it */
+        token_order(host->input, count, t->in.host_order, t->in.host_order + t->micro * t->in.values_each);
+        dev->upload(dev, labels_at(t, ORDER), t->in.host_order, bytes);
     }
-    t->labels_more = second != NULL;
-    if (!t->labels_more) return;
+    t->in.labels_more = second != NULL;
+    if (!t->in.labels_more) return;
     dev->upload(dev, labels_at(t, 1), second, bytes);
     dev->upload(dev, labels_at(t, 2), third, bytes);
 }
@@ -130,8 +130,9 @@ static void set_keep(struct trainer *t, int64_t index, int64_t count)
 {
     int64_t depth = t->student_shape.depth, row = (index * t->data->size + t->data->rank) * t->micro;
     drop_path_factors(t->config->model_s.drop_path, depth, (uint64_t)t->config->train.seed, t->step, row,
-                      count, t->host_keep);
-    t->device->upload(t->device, t->keep, t->host_keep, (size_t)(2 * depth * count) * sizeof *t->keep);
+                      count, t->in.host_keep);
+    t->device->upload(t->device, t->in.keep, t->in.host_keep,
+                      (size_t)(2 * depth * count) * sizeof *t->in.keep);
 }
 
 bool step_teacher_by_groups(const struct trainer *t)
@@ -145,7 +146,7 @@ static int teacher_to_target(struct trainer *t, int64_t count, struct error *err
     struct tower *teacher = t->teacher;
     int code = tower_forward_bound(teacher, &(struct batch){.input = t->input, .count = count}, err);
     if (!code)
-        t->device->ops->copy(t->device, t->target, teacher->out,
+        t->device->ops->copy(t->device, t->in.target, teacher->out,
                              (size_t)(count * teacher->out_rows * teacher->out_width) * sizeof(float));
     return code;
 }
@@ -160,34 +161,34 @@ int step_prepare(struct trainer *t, int64_t index, int64_t count, const struct b
     if (source) set_input(t, &host);
     *target = NULL;
     if (t->objective->labels && source) step_set_labels(t, &host);
-    if (t->keep && t->step) set_keep(t, index, count);
+    if (t->in.keep && t->step) set_keep(t, index, count);
     if (!t->objective->teacher || step_teacher_by_groups(t)) return 0;
     if (t->teacher && t->schedule.slots > 1) {
-        *target = t->target;
+        *target = t->in.target;
         return teacher_to_target(t, count, err);
     }
     if (t->teacher) {
         *target = t->teacher->out;
         return tower_forward_bound(t->teacher, &(struct batch){.input = t->input, .count = count}, err);
     }
-    *target = t->target;
+    *target = t->in.target;
     if (!source) return 0;
     /* the cache is (images, rows, width); outputs have the cls rows of all images first, then the patch
      * rows */
     int64_t width = t->student->out_width, rows = t->student->out_rows;
     size_t cls = (size_t)width * sizeof(float), rest = (size_t)((rows - 1) * width) * sizeof(float);
     for (int64_t i = 0; i < count; i++) {
-        if (ids[i] >= t->cache_images || !t->cached[ids[i]])
+        if (ids[i] >= t->cache.images || !t->cache.known[ids[i]])
             return error_set(err, EXIT_FAILED, "start again with --resume, which computes it",
                              "there is no output of the teacher for image %lld: it could not be decoded when "
                              "they were computed",
                              (long long)ids[i]);
-        const float *from = t->cache + ids[i] * rows * width;
-        memcpy(t->host_target + i * width, from, cls);
+        const float *from = t->cache.rows + ids[i] * rows * width;
+        memcpy(t->in.host_target + i * width, from, cls);
         if (rest)
-            t->device->upload(t->device, t->target + (count + i * (rows - 1)) * width, from + width, rest);
+            t->device->upload(t->device, t->in.target + (count + i * (rows - 1)) * width, from + width, rest);
     }
-    t->device->upload(t->device, t->target, t->host_target, (size_t)count * cls);
+    t->device->upload(t->device, t->in.target, t->in.host_target, (size_t)count * cls);
     return 0;
 }
 
@@ -195,19 +196,19 @@ struct batch step_batch(const struct trainer *t, int64_t index, int64_t count)
 {
     struct batch batch = {.input = trainer_student_input(t),
                           .count = count,
-                          .labels = t->labels,
-                          .keep = t->step ? t->keep : NULL};
+                          .labels = t->in.labels,
+                          .keep = t->step ? t->in.keep : NULL};
     if (t->objective->tokens) {
-        batch.begins = t->labels_more ? labels_at(t, BEGINS) : NULL;
-        batch.ends = t->labels_more ? labels_at(t, ENDS) : NULL;
-        batch.order = t->host_order ? labels_at(t, ORDER) : NULL;
+        batch.begins = t->in.labels_more ? labels_at(t, BEGINS) : NULL;
+        batch.ends = t->in.labels_more ? labels_at(t, ENDS) : NULL;
+        batch.order = t->in.host_order ? labels_at(t, ORDER) : NULL;
     }
     if (t->student->owns_loss) {
         batch.picked = t->student->picks ? picked_at(t) : NULL;
         batch.sums = t->sums + objective_sums(t->objective) * index;
         batch.weight = t->units > 0 ? (float)(1 / t->units) : 0;
         batch.smoothing = (float)t->config->train.label_smoothing;
-    } else if (t->labels_more && !t->objective->tokens) {
+    } else if (t->in.labels_more && !t->objective->tokens) {
         batch.labels2 = labels_at(t, LABELS2);
         batch.share = (const float *)(const void *)labels_at(t, SHARE);
     }

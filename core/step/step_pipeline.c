@@ -26,6 +26,7 @@ struct pipe_message {
 };
 
 struct pipeline {
+    struct comm parts[2];                  /* `data` and `stages` of the trainer */
     struct pipe_message *sends, *receives; /* (rounds) of each micro-batch's stream */
     int64_t *begin;                        /* (groups) first tick of each */
 };
@@ -50,15 +51,16 @@ int pipeline_open(struct trainer *t, struct error *err)
     t->data = &t->ranks;
     if (t->evaluates || stages <= 1) return 0;
     t->ranks.stages = stages;
+    t->pipeline = xcalloc(1, sizeof *t->pipeline);
     int *colors = xcalloc(2 * (size_t)ranks, sizeof *colors), *replicas = colors + ranks;
     for (int r = 0; r < ranks; r++) {
         colors[r] = r % stages;
         replicas[r] = r / stages;
     }
-    int code = comm_split(&t->ranks, colors, "stage", &t->parts[0], err);
-    if (!code) t->data = &t->parts[0];
-    if (!code) code = comm_split(&t->ranks, replicas, "pipeline", &t->parts[1], err);
-    if (!code) t->stages = &t->parts[1];
+    int code = comm_split(&t->ranks, colors, "stage", &t->pipeline->parts[0], err);
+    if (!code) t->data = &t->pipeline->parts[0];
+    if (!code) code = comm_split(&t->ranks, replicas, "pipeline", &t->pipeline->parts[1], err);
+    if (!code) t->stages = &t->pipeline->parts[1];
     free(colors);
     return code;
 }
@@ -78,7 +80,7 @@ void pipeline_create(struct trainer *t)
 {
     size_t rounds = (size_t)t->schedule.rounds, groups = (size_t)t->student->group_count;
     if (t->teacher && (size_t)t->teacher->group_count > groups) groups = (size_t)t->teacher->group_count;
-    struct pipeline *p = t->pipeline = xcalloc(1, sizeof *p);
+    struct pipeline *p = t->pipeline;
     p->sends = xcalloc(rounds, sizeof *p->sends);
     p->receives = xcalloc(rounds, sizeof *p->receives);
     p->begin = xcalloc(groups, sizeof *p->begin);
@@ -86,14 +88,14 @@ void pipeline_create(struct trainer *t)
 
 void pipeline_close(struct trainer *t)
 {
-    if (t->pipeline) {
-        free(t->pipeline->sends);
-        free(t->pipeline->receives);
-        free(t->pipeline->begin);
-        free(t->pipeline);
-    }
+    struct pipeline *p = t->pipeline;
+    if (!p) return;
     for (int i = 0; i < 2; i++)
-        if (t->parts[i].whole) comm_close(&t->parts[i]);
+        if (p->parts[i].whole) comm_close(&p->parts[i]);
+    free(p->sends);
+    free(p->receives);
+    free(p->begin);
+    free(p);
 }
 
 static int stage_of(const struct stage_pass *p, int group)

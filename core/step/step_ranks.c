@@ -438,9 +438,9 @@ static int measured(struct step *s, struct error *err)
     struct data_parallel *m = t->dp;
     struct meopt_error library = {0};
     int groups = t->student->group_count;
-    t->sums_of_all = true;
+    t->reduce.of_all = true;
     int failed = meopt_norms_end(t->opt, (size_t)groups, m->group_of, m->norms, m->finite, &library);
-    t->sums_of_all = false;
+    t->reduce.of_all = false;
     if (failed) return trainer_library_error(&library, err);
     for (int group = 0; group < groups; group++)
         if (!m->finite[group]) m->norms[group] = NAN;

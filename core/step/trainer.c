@@ -200,25 +200,28 @@ static int create_student(struct trainer *t, const struct weights *weights, stru
 
 size_t trainer_input_bytes(const struct trainer *t, int64_t count)
 {
-    return t->student_at ? t->chunk_bytes : model_shape_input_bytes(&t->student_shape, count);
+    return t->in.student_at ? t->in.chunk_bytes : model_shape_input_bytes(&t->student_shape, count);
 }
 
-const void *trainer_student_input(const struct trainer *t) { return (const char *)t->input + t->student_at; }
+const void *trainer_student_input(const struct trainer *t)
+{
+    return (const char *)t->input + t->in.student_at;
+}
 
-/* Allocates t->labels: of images three arrays, of tokens four; their order is for backward alone. An encoder
+/* Allocates the labels: of images three arrays, of tokens four; their order is for backward alone. An encoder
  * has one more. */
 static int create_labels(struct trainer *t, struct error *err)
 {
     bool order = t->objective->tokens && !t->evaluates;
-    t->values_each = t->objective->tokens ? t->student->tokens : 1;
-    t->labels_each = t->objective->classes ? 1 : t->values_each;
-    t->label_arrays = 3 + order + t->student->picks;
-    size_t count = (size_t)(t->micro * t->values_each),
-           arrays = (size_t)(t->schedule.slots * t->label_arrays);
-    if (t->student->picks) t->host_picked = xcalloc(2 * count, sizeof *t->host_picked);
-    if (order) t->host_order = xcalloc(2 * count, sizeof *t->host_order);
-    t->labels = allocate(t, MEMORY_DATA, arrays * count * sizeof *t->labels, "labels", err);
-    return t->labels ? 0 : err->code;
+    t->in.values_each = t->objective->tokens ? t->student->tokens : 1;
+    t->labels_each = t->objective->classes ? 1 : t->in.values_each;
+    t->in.label_arrays = 3 + order + t->student->picks;
+    size_t count = (size_t)(t->micro * t->in.values_each),
+           arrays = (size_t)(t->schedule.slots * t->in.label_arrays);
+    if (t->student->picks) t->in.host_picked = xcalloc(2 * count, sizeof *t->in.host_picked);
+    if (order) t->in.host_order = xcalloc(2 * count, sizeof *t->in.host_order);
+    t->in.labels = allocate(t, MEMORY_DATA, arrays * count * sizeof *t->in.labels, "labels", err);
+    return t->in.labels ? 0 : err->code;
 }
 
 static int create_buffers(struct trainer *t, struct error *err)
@@ -231,20 +234,21 @@ static int create_buffers(struct trainer *t, struct error *err)
     struct data_options images = {
         .micro = t->micro, .image_size = t->teacher_shape.image, .student_size = t->student_shape.image};
     if (t->teacher && preprocess_two(t->config)) {
-        t->student_at = (size_t)data_student_at(&images) * sizeof(float);
-        t->chunk_bytes = (size_t)data_chunk(&images) * sizeof(float);
+        t->in.student_at = (size_t)data_student_at(&images) * sizeof(float);
+        t->in.chunk_bytes = (size_t)data_chunk(&images) * sizeof(float);
     }
     input = slots * trainer_input_bytes(t, t->micro);
-    t->more_labels = xcalloc(slots, sizeof *t->more_labels);
+    t->in.more_labels = xcalloc(slots, sizeof *t->in.more_labels);
     device_free(t->device, t->scratch); /* of the cached teacher */
     device_free(t->device, t->input);
     t->scratch = t->input = NULL;
     if (!(t->scratch = allocate(t, MEMORY_WORKSPACE, scratch, "scratch of the towers", err))) goto fail;
     if (!(t->input = allocate(t, MEMORY_DATA, input, "images", err))) goto fail;
     if (streams->overlap && !t->evaluates && t->schedule.slots == 1) {
-        if (!(t->next_input = allocate(t, MEMORY_DATA, input, "images of the next step", err)) ||
-            streams->create(t->device, &t->copies, err) || streams->event_create(t->device, &t->taken, err) ||
-            streams->event_create(t->device, &t->arrived, err))
+        if (!(t->in.next_input = allocate(t, MEMORY_DATA, input, "images of the next step", err)) ||
+            streams->create(t->device, &t->in.copies, err) ||
+            streams->event_create(t->device, &t->in.taken, err) ||
+            streams->event_create(t->device, &t->in.arrived, err))
             goto fail;
     }
     bool gradient = !t->evaluates && t->student->out;
@@ -253,14 +257,14 @@ static int create_buffers(struct trainer *t, struct error *err)
     if (t->objective->labels && create_labels(t, err)) goto fail;
     if (t->config->model_s.drop_path > 0 && !t->evaluates) {
         size_t factors = 2 * (size_t)(t->student_shape.depth * t->micro);
-        if (!(t->keep =
-                  allocate(t, MEMORY_DATA, slots * factors * sizeof *t->keep, "factors of drop path", err)))
+        if (!(t->in.keep = allocate(t, MEMORY_DATA, slots * factors * sizeof *t->in.keep,
+                                    "factors of drop path", err)))
             goto fail;
-        t->host_keep = xcalloc(factors, sizeof *t->host_keep);
+        t->in.host_keep = xcalloc(factors, sizeof *t->in.host_keep);
     }
     bool copied = t->teacher && slots > 1 && !step_teacher_by_groups(t);
     if (t->objective->teacher && (!t->teacher || copied) &&
-        !(t->target = allocate(t, MEMORY_WORKSPACE, outs, "targets", err)))
+        !(t->in.target = allocate(t, MEMORY_WORKSPACE, outs, "targets", err)))
         goto fail;
     if (!(t->sums = allocate(t, MEMORY_WORKSPACE, step_sums_bytes(t), "loss", err))) goto fail;
     if (!(t->host_sums = streams->host_allocate(t->device, step_sums_bytes(t)))) {
@@ -274,7 +278,7 @@ static int create_buffers(struct trainer *t, struct error *err)
                    model_shape_pooled(&t->student_shape), t->micro, err))
         goto fail;
     if (t->objective->teacher)
-        t->host_target = xcalloc((size_t)(t->micro * t->student->out_width), sizeof *t->host_target);
+        t->in.host_target = xcalloc((size_t)(t->micro * t->student->out_width), sizeof *t->in.host_target);
     if (t->dp && dp_buffers(t, err)) goto fail;
     if (t->stages) pipeline_create(t);
     tower_bind_scratch(t->student, t->scratch);
@@ -451,34 +455,34 @@ int trainer_create_evaluation(struct trainer **trainer, struct config *config, s
 void trainer_close(struct trainer *t)
 {
     if (!t) return;
-    t->device->streams->destroy(t->device, t->copies); /* waits for prefetches that were not used */
-    t->device->streams->event_destroy(t->device, t->taken);
-    t->device->streams->event_destroy(t->device, t->arrived);
+    t->device->streams->destroy(t->device, t->in.copies); /* waits for prefetches that were not used */
+    t->device->streams->event_destroy(t->device, t->in.taken);
+    t->device->streams->event_destroy(t->device, t->in.arrived);
     dp_close(t);
     meopt_destroy(t->opt);
     weight_stream_close(t->student_stream);
     tower_close(t->student);
     close_teacher(t);
-    if (t->slot) step_select(t, 0);
+    if (t->in.slot) step_select(t, 0);
     device_free(t->device, t->scratch);
     device_free(t->device, t->input);
-    device_free(t->device, t->next_input);
-    device_free(t->device, t->target);
-    device_free(t->device, t->labels);
-    device_free(t->device, t->keep);
+    device_free(t->device, t->in.next_input);
+    device_free(t->device, t->in.target);
+    device_free(t->device, t->in.labels);
+    device_free(t->device, t->in.keep);
     knn_close(t->knn);
-    free(t->host_keep);
-    free(t->more_labels);
-    free(t->host_picked);
-    free(t->host_order);
+    free(t->in.host_keep);
+    free(t->in.more_labels);
+    free(t->in.host_picked);
+    free(t->in.host_order);
     device_free(t->device, t->dout);
     device_free(t->device, t->sums);
     t->device->streams->host_free(t->device, t->host_sums);
-    free(t->host_target);
+    free(t->in.host_target);
     pipeline_close(t);
     comm_close(&t->ranks);
-    free(t->cache);
-    free(t->cached);
+    free(t->cache.rows);
+    free(t->cache.known);
     free(t->tensor_of);
     free(t->parameter_of);
     free(t->saved);

@@ -19,6 +19,38 @@
 #include "core/experiment/objective.h"
 #include "core/step/schedule.h"
 
+/* Micro-batches in device memory, of the current wave (step_batch.c). `slot` is the one whose input, labels,
+ * keep, target and dout are bound (step_select). */
+struct inputs {
+    int64_t slot;
+    size_t student_at, chunk_bytes; /* 0: same input for both, or no teacher */
+    void *next_input; /* double buffer, filled while the card computes; NULL: the device cannot overlap */
+    struct device_stream *copies;         /* side stream of these copies */
+    struct device_event *taken, *arrived; /* next_input may be overwritten; it is filled */
+    struct batch sent;                    /* host memory being copied to next_input; input NULL: none */
+    int64_t values_each;                  /* values of a sample in `labels`: 1, or its tokens */
+    /* device (arrays, micro, values_each) of a micro-batch: labels, then second labels and shares F32, or
+     * begins, ends and order of tokens (struct batch); NULL: not read */
+    int32_t *labels;
+    int64_t label_arrays;
+    bool labels_more;     /* second labels, or begins and ends, are set */
+    bool *more_labels;    /* (slots) labels_more of the others */
+    int32_t *host_picked; /* (2, micro, labels_each) of an encoder: labelled rows, and their labels */
+    int32_t *host_order;  /* (2, micro, values_each), where the order of tokens is made; NULL: not read */
+    float *keep;          /* device (2 depth, micro): drop path's factors of a micro-batch; NULL: off */
+    float *host_keep;     /* where they are drawn */
+    float *target;        /* (micro*out_rows, out_width): teacher's output, or gathered from the cache */
+    float *host_target;   /* (micro, out_width), host: staging of cached rows */
+};
+
+/* The teacher's output by image, in host memory (train.cache_teacher). */
+struct teacher_outputs {
+    float *rows;    /* (images, out_rows*out_width) */
+    uint8_t *known; /* (images): 1 if the row was computed; other rows are not used */
+    int64_t images;
+    uint32_t list; /* data_hash of these images */
+};
+
 struct trainer {
     struct config *config;
     const struct objective *objective;
@@ -32,55 +64,35 @@ struct trainer {
     char *fallback_weights; /* file that the student was read from, model_s.weight being gone; NULL: that */
     struct meopt *opt;
     struct comm ranks;         /* the ranks that train this student together */
-    struct comm parts[2];      /* of a pipeline: `data` and `stages` */
     struct comm *data;         /* the ranks with the same groups; without a pipeline all ranks */
     struct comm *stages;       /* the ranks of this replica (dist.pipeline); NULL: no pipeline */
     struct pipeline *pipeline; /* step_pipeline.c */
-    bool sums_of_all;          /* the optimizer's sums are over all groups, else over groups of this rank */
     struct data_parallel *dp;  /* steps of micro-batches that ranks share (step_ranks.c); NULL: one rank */
-    struct error lost;         /* error of an all-reduce inside the optimizer */
-    int *tensor_of;            /* parameter index -> index in opt, -1 for one that is not trained */
-    int *parameter_of;         /* the inverse */
-    int *saved, saved_count;   /* parameters that checkpoints have */
+    struct {
+        bool of_all;         /* sums are over all groups, else over groups of this rank */
+        struct error lost;   /* error of an all-reduce */
+    } reduce;                /* inside the optimizer (optimizer_reduce.c) */
+    int *tensor_of;          /* parameter index -> index in opt, -1 for one that is not trained */
+    int *parameter_of;       /* the inverse */
+    int *saved, saved_count; /* parameters that checkpoints have */
     int tensor_count;
     size_t *tensors; /* (tensor_count): arguments of one call of the optimizer */
     struct meopt_gradient *gradients;
     struct distill_options loss;
     int64_t batch, micro; /* images per step and per forward, of this rank */
     struct schedule schedule;
-    int64_t slot;      /* the one whose input, labels, keep, target and dout are bound (step_select) */
-    bool *more_labels; /* (slots) labels_more of the others */
-    int64_t images;    /* per step, of all ranks */
-    double units;      /* of the current step, of all ranks (objective.h) */
+    int64_t images; /* per step, of all ranks */
+    double units;   /* of the current step, of all ranks (objective.h) */
     void *scratch;
     void *input; /* of a micro-batch: the teacher's; student_at bytes after it, the student's */
-    size_t student_at, chunk_bytes; /* 0: same input for both, or no teacher */
-    void *next_input; /* double buffer, filled while the card computes; NULL: the device cannot overlap */
-    struct device_stream *copies;         /* side stream of these copies */
-    struct device_event *taken, *arrived; /* next_input may be overwritten; it is filled */
-    struct batch sent;                    /* host memory being copied to next_input; input NULL: none */
-    int64_t labels_each;                  /* labels of a sample: 1, or one for each token */
-    int64_t values_each;                  /* values of a sample in `labels`: 1, or its tokens */
-    /* device (arrays, micro, values_each) of a micro-batch: labels, then second labels and shares F32, or
-     * begins, ends and order of tokens (struct batch); NULL: not read */
-    int32_t *labels;
-    bool labels_more; /* second labels, or begins and ends, are set */
-    int64_t label_arrays;
-    int32_t *host_picked; /* (2, micro, labels_each) of an encoder: labelled rows, and their labels */
-    int32_t *host_order;  /* (2, micro, values_each), where the order of tokens is made; NULL: not read */
-    struct knn *knn;      /* train.eval knn (knn.h), else NULL */
-    float *keep;          /* device (2 depth, micro): drop path's factors of a micro-batch; NULL: off */
-    float *host_keep;     /* where they are drawn */
-    int64_t step;         /* the current step; 0 between steps */
-    float *target;        /* (micro*out_rows, out_width): teacher's output, or gathered from the cache */
-    float *host_target;   /* (micro, out_width), host: staging of cached rows */
-    float *dout;          /* the same shape as target */
-    double *sums;         /* device (micro-batches, objective_sums); then struct meopt_grad_stats (groups) */
-    double *host_sums;    /* host copy of sums, pinned for a card */
-    float *cache;         /* host: teacher's output by image, (images, out_rows*out_width) */
-    uint8_t *cached;      /* (cache_images): 1 if the row was computed; other rows are not used */
-    int64_t cache_images;
-    uint32_t cache_list;   /* data_hash of these images */
+    struct inputs in;
+    int64_t labels_each; /* labels of a sample: 1, or one for each token */
+    struct knn *knn;     /* train.eval knn (knn.h), else NULL */
+    int64_t step;        /* the current step; 0 between steps */
+    float *dout;         /* (micro*out_rows, out_width) */
+    double *sums;        /* device (micro-batches, objective_sums); then struct meopt_grad_stats (groups) */
+    double *host_sums;   /* host copy of sums, pinned for a card */
+    struct teacher_outputs cache;
     double previous_norm;  /* clip_mode previous: gradient norm of the last step, 0 before the first */
     double offload_waited; /* seconds so far */
     double student_flops;  /* per image: forward, backward, recomputation */
@@ -100,7 +112,7 @@ struct step_result {
 };
 
 /* With train.cache_teacher: called after the teacher is created and before the student is. Computes the
- * teacher's output of every image (trainer_embed_teacher) into trainer->cache, and sets ->cached. The teacher
+ * teacher's output of every image (trainer_embed_teacher) into trainer->cache. The teacher
  * is freed afterwards, so the two towers are never in memory together. */
 typedef int (*fill_cache)(void *context, struct trainer *trainer, struct error *err);
 

@@ -22,7 +22,7 @@ struct head {
     uint32_t crc, computed;
 };
 
-enum { UNTRIED = 0, COMPUTED = 1, UNDECODABLE = 2 }; /* state of an image; trainer->cached is 0 or 1 */
+enum { UNTRIED = 0, COMPUTED = 1, UNDECODABLE = 2 }; /* state of an image; trainer->cache.known is 0 or 1 */
 
 struct pass {
     struct trainer *t;
@@ -105,7 +105,7 @@ static int64_t read_records(struct pass *p, FILE *in, int64_t at)
          fread(&h, sizeof h, 1, in) == 1 && h.computed <= 1 && h.image >= 0 && h.image < p->images;) {
         if (h.computed && fread(row, bytes, 1, in) != 1) break;
         if (record_crc(&h, row, bytes) != h.crc) break;
-        if (h.computed) memcpy(p->t->cache + h.image * p->row, row, bytes);
+        if (h.computed) memcpy(p->t->cache.rows + h.image * p->row, row, bytes);
         p->done += (h.computed == 1) - (p->state[h.image] == COMPUTED);
         p->state[h.image] = h.computed ? COMPUTED : UNDECODABLE;
         at += (int64_t)(sizeof h + (h.computed ? bytes : 0));
@@ -146,7 +146,7 @@ static void open_file(struct pass *p, const char *line)
 /* Records the state of an image, with its row if it was computed, to be written to the file. */
 static void record_row(struct pass *p, int64_t image, bool computed)
 {
-    const float *row = p->t->cache + image * p->row;
+    const float *row = p->t->cache.rows + image * p->row;
     size_t bytes = computed ? (size_t)p->row * sizeof *row : 0;
     struct head h = {.image = image, .computed = computed};
     p->state[image] = computed ? COMPUTED : UNDECODABLE;
@@ -181,7 +181,7 @@ static int compute(struct pass *p, int64_t image, const float *pixels, int64_t c
     int code = 0;
     for (int64_t i = 0; i < count && !code; i += at_once) {
         code = trainer_embed_teacher(p->t, &(struct batch){.input = pixels + i * input, .count = at_once},
-                                     p->t->cache + (image + i) * p->row, err);
+                                     p->t->cache.rows + (image + i) * p->row, err);
         progress_mark();
     }
     return code;
@@ -230,7 +230,8 @@ static int broadcast_known(struct pass *p, struct error *err)
         p->done += p->state[i] == COMPUTED;
     }
     if (!code && any)
-        code = comm_broadcast(p->ranks, p->t->cache, (size_t)(p->images * p->row) * sizeof(float), 0, err);
+        code =
+            comm_broadcast(p->ranks, p->t->cache.rows, (size_t)(p->images * p->row) * sizeof(float), 0, err);
     return code;
 }
 
@@ -247,7 +248,7 @@ static int gather_round(struct pass *p, int64_t first, int64_t at_once, struct e
     int64_t count = offsets[ranks];
     uint8_t *made = p->made;
     int code = comm_gather_host(p->ranks, made, offsets, err);
-    if (!code) code = comm_gather_host(p->ranks, p->t->cache + first * p->row, rows, err);
+    if (!code) code = comm_gather_host(p->ranks, p->t->cache.rows + first * p->row, rows, err);
     for (int64_t i = 0; i < count && !code; i++)
         if (p->state[first + i] == UNTRIED) record_row(p, first + i, made[i] == COMPUTED);
     free(offsets);
@@ -310,12 +311,12 @@ int teacher_cache_fill(struct trainer *t, const char *path, teacher_cache_tick t
     if (code) return code;
     char *line = NULL;
     int64_t pixels = 3 * options.image_size * options.image_size;
-    p.images = t->cache_images = data_images(p.data);
+    p.images = t->cache.images = data_images(p.data);
     p.row = t->teacher->out_rows * t->teacher->out_width;
-    p.state = t->cached = xcalloc((size_t)p.images, 1);
-    t->cache_list = data_hash(p.data);
-    t->cache = malloc((size_t)(p.images * p.row) * sizeof *t->cache);
-    if (!t->cache)
+    p.state = t->cache.known = xcalloc((size_t)p.images, 1);
+    t->cache.list = data_hash(p.data);
+    t->cache.rows = malloc((size_t)(p.images * p.row) * sizeof *t->cache.rows);
+    if (!t->cache.rows)
         code = error_set(err, EXIT_HOST_MEMORY, "train.cache_teacher: false",
                          "out of memory for the teacher's output of %lld images", (long long)p.images);
     if (!code) code = first_line(&p, &options, &line, err);
@@ -326,8 +327,8 @@ int teacher_cache_fill(struct trainer *t, const char *path, teacher_cache_tick t
     code = agree_ranks(&p, code, err);
     if (!code) code = broadcast_known(&p, err);
     if (!code) code = compute_all(&p, options.batch, pixels, err);
-    if (t->cache) flush_records(&p, true);
-    for (int64_t i = 0; i < p.images; i++) t->cached[i] = t->cached[i] == COMPUTED;
+    if (t->cache.rows) flush_records(&p, true);
+    for (int64_t i = 0; i < p.images; i++) t->cache.known[i] = t->cache.known[i] == COMPUTED;
     if (p.fd >= 0) close(p.fd);
     free(p.block);
     free(line);

@@ -14,7 +14,7 @@
 /* Called regularly; a nonzero result ends the pass and is returned. Computed rows are kept. */
 typedef int (*teacher_cache_tick)(void *context, int64_t done, int64_t images, struct error *err);
 
-/* Fills trainer->cache and ->cached (collective call). Rows of these images and this teacher are read from
+/* Fills trainer->cache (collective call). Rows of these images and this teacher are read from
  * the file `path` by rank 0. Each rank computes its share of the missing rows, which are all-gathered. An
  * image that cannot be decoded has no row; the next call retries it. tick may be NULL. */
 int teacher_cache_fill(struct trainer *trainer, const char *path, teacher_cache_tick tick, void *context,

@@ -86,11 +86,11 @@ static int fill(void *context, struct trainer *t, struct error *err)
 {
     int64_t row = t->teacher->out_rows * t->teacher->out_width;
     (void)context;
-    t->cache_images = BATCH;
-    t->cached = xcalloc(BATCH, 1);
-    memset(t->cached, 1, BATCH);
-    t->cache = xmalloc((size_t)(BATCH * row) * sizeof *t->cache);
-    return trainer_embed_teacher(t, &(struct batch){.input = pixels, .count = t->micro}, t->cache, err);
+    t->cache.images = BATCH;
+    t->cache.known = xcalloc(BATCH, 1);
+    memset(t->cache.known, 1, BATCH);
+    t->cache.rows = xmalloc((size_t)(BATCH * row) * sizeof *t->cache.rows);
+    return trainer_embed_teacher(t, &(struct batch){.input = pixels, .count = t->micro}, t->cache.rows, err);
 }
 
 static void (*driver_calls)(long long calls[CALLS]);

@@ -177,12 +177,12 @@ static inline int fill(void *context, struct trainer *t, struct error *err)
     (void)context;
     int64_t row = t->teacher->out_rows * t->teacher->out_width;
     int code = 0;
-    t->cache_images = SAMPLES;
-    t->cache = xcalloc((size_t)(SAMPLES * row), sizeof *t->cache);
-    t->cached = memset(xmalloc(SAMPLES), 1, SAMPLES);
+    t->cache.images = SAMPLES;
+    t->cache.rows = xcalloc((size_t)(SAMPLES * row), sizeof *t->cache.rows);
+    t->cache.known = memset(xmalloc(SAMPLES), 1, SAMPLES);
     for (int64_t i = 0; i < SAMPLES && !code; i++)
         code = trainer_embed_teacher(t, &(struct batch){.input = images[0] + i * PIXELS, .count = 1},
-                                     t->cache + i * row, err);
+                                     t->cache.rows + i * row, err);
     return code;
 }
 

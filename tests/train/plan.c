@@ -42,13 +42,13 @@ static int fill(void *context, struct trainer *t, struct error *err)
     (void)context;
     int64_t width = t->teacher->out_rows * t->teacher->out_width;
     const int64_t *image_ids;
-    t->cache_images = t->batch;
-    t->cache = malloc((size_t)(t->batch * width) * sizeof *t->cache);
-    t->cached = memset(malloc((size_t)t->batch), 1, (size_t)t->batch);
+    t->cache.images = t->batch;
+    t->cache.rows = malloc((size_t)(t->batch * width) * sizeof *t->cache.rows);
+    t->cache.known = memset(malloc((size_t)t->batch), 1, (size_t)t->batch);
     for (int64_t i = 0; i < t->batch; i += t->micro) {
         struct batch batch = {.count = t->micro};
         int code = some_images(t, i / t->micro, &batch, &image_ids, err);
-        if (code == 0) code = trainer_embed_teacher(t, &batch, t->cache + i * width, err);
+        if (code == 0) code = trainer_embed_teacher(t, &batch, t->cache.rows + i * width, err);
         if (code) return code;
     }
     return 0;

@@ -69,11 +69,11 @@ static float *cached(int64_t *images, int64_t *row)
     if (tiny_open(&tiny, wanted.streamed ? streamed : "train.cache_teacher=true", fill, NULL, &err))
         fail_msg("%s", err.what);
     struct trainer *t = tiny.trainer;
-    *images = t->cache_images;
+    *images = t->cache.images;
     *row = t->student->out_rows * t->student->out_width;
     assert_null(t->teacher); /* its memory is the student's now */
     float *copy = xmalloc((size_t)(*images * *row) * sizeof *copy);
-    memcpy(copy, t->cache, (size_t)(*images * *row) * sizeof *copy);
+    memcpy(copy, t->cache.rows, (size_t)(*images * *row) * sizeof *copy);
     tiny_close(&tiny);
     return copy;
 }
@@ -262,8 +262,8 @@ static void an_image_without_a_row_is_never_a_target(void **state)
         set_second(damaged, count);
         free(damaged); /* as long as it was: the list stays the same */
         assert_int_equal(tiny_open(&tiny, "train.cache_teacher=true", fill, NULL, &err), 0);
-        assert_int_equal(tiny.trainer->cached[1], 0);
-        for (int i = 0; i < IMAGES; i++) assert_int_equal(tiny.trainer->cached[i], i != 1);
+        assert_int_equal(tiny.trainer->cache.known[1], 0);
+        for (int i = 0; i < IMAGES; i++) assert_int_equal(tiny.trainer->cache.known[i], i != 1);
         set_second(bytes, count); /* the error has passed */
         int64_t ids[2] = {0, 1};
         struct batch_source source = {.fetch = give_ids, .context = ids};
