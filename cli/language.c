@@ -1,6 +1,7 @@
 /* The user's language: see language.h. */
 #include "cli/language.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/translate.h"
 
 #include <errno.h>

@@ -3,7 +3,7 @@
 #include "cli/command.h"
 #include "cli/help_topics.h"
 #include "cli/language.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/log.h"
 #include "core/base/mapped_file.h"
 #include "core/base/nearest.h"

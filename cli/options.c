@@ -1,7 +1,7 @@
 /* Parses and prints option tables: see command.h. */
 #include "cli/command.h"
 #include "cli/language.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/nearest.h"
 #include "core/config/hub_name.h"
 

@@ -1,6 +1,6 @@
 /* The average of a run's weights: see run_average.h. */
 #include "cli/run_average.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/meopt.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* A model with its adapters merged: see run_merge.h. */
 #include "cli/run_merge.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/nn/tower.h"
 #include "core/experiment/adapters.h"
 

@@ -2,6 +2,8 @@
 #include "cli/run_name.h"
 #include "cli/command.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/nearest.h"
 
 #include <dirent.h>

@@ -2,6 +2,8 @@
 #include "cli/run_weights.h"
 #include "cli/run_name.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/log.h"
 #include "core/config/hub_name.h"
 #include "core/config/value.h"

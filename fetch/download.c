@@ -2,7 +2,7 @@
 #include "fetch/download.h"
 
 #include "core/base/clock.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/retry.h"
 #include "fetch/http.h"
 #include "fetch/sources.h"

@@ -3,6 +3,8 @@
 
 #include "core/base/clock.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/retry.h"
 #include "fetch/hasher.h"
 #include "fetch/partial.h"

@@ -2,7 +2,8 @@
  * 10.2.3 (Retry-After). */
 #include "fetch/http.h"
 
-#include "core/base/file.h"
+#include "core/base/translate.h"
+#include "core/base/memory.h"
 #include "core/base/platform.h"
 
 #include <ctype.h>

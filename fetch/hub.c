@@ -1,7 +1,8 @@
 /* Names and lists of files of a hub: see hub.h. */
 #include "fetch/hub.h"
 
-#include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/json.h"
 
 #include <dirent.h>

@@ -2,6 +2,8 @@
 #include "fetch/hub.h"
 
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/retry.h"
 
 #include <errno.h>

@@ -3,7 +3,7 @@
 #include "fetch/hub.h"
 
 #include "core/base/clock.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "fetch/http.h"
 #include "fetch/sources.h"
 

@@ -1,7 +1,10 @@
 /* Partial archives: see partial.h. */
 #include "fetch/partial.h"
 
+#include "core/base/crc32c.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/retry.h"
 
 #include <ctype.h>

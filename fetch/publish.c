@@ -1,7 +1,10 @@
 /* Publishes an unpacked tree: see publish.h. */
 #include "fetch/publish.h"
 
+#include "core/base/crc32c.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/retry.h"
 #include "core/base/platform.h"
 #include "fetch/unpack.h"

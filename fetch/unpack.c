@@ -1,7 +1,8 @@
 /* Unpacks an archive in a child process: see unpack.h. */
 #include "fetch/unpack.h"
 
-#include "core/base/file.h"
+#include "core/base/crc32c.h"
+#include "core/base/path.h"
 #include "core/base/retry.h"
 
 #include <errno.h>

@@ -3,6 +3,7 @@
 #define MEOPT_TESTS_WORK_DIRECTORY_H
 
 #include "core/base/file.h"
+#include "core/base/path.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -9,7 +9,7 @@
 #include "cli/command.h"
 #include "cli/language.h"
 #include "core/base/clock.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/compare/statistics.h"

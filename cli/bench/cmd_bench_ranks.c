@@ -7,7 +7,7 @@
  * ranks, L with arrays of two values per rank. */
 #include "cli/command.h"
 #include "core/base/clock.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/json.h"
 #include "core/comm/comm.h"
 #include "core/comm/launch.h"

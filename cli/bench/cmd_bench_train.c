@@ -2,7 +2,7 @@
  * the same run. */
 #include "cli/command.h"
 #include "core/base/clock.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/device/bench.h"

@@ -10,6 +10,8 @@
 #include "cli/slurm/queue.h"
 #include "cli/terminal/screen.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/log.h"
 
 #include <math.h>

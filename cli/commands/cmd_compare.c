@@ -4,6 +4,8 @@
 #include "cli/run_name.h"
 #include "cli/slurm/sweep.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/log.h"
 #include "core/compare/output.h"
 #include "core/compare/paper.h"

@@ -1,7 +1,6 @@
 /* meopt doctor: checks the hardware, drivers and libraries of this machine. */
 #include "cli/command.h"
 #include "cli/language.h"
-#include "core/base/file.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/doctor/doctor.h"

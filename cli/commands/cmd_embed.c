@@ -4,7 +4,6 @@
 #include "cli/config/cmd_config.h"
 #include "cli/command.h"
 #include "cli/run_weights.h"
-#include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/device/facts.h"
 #include "core/experiment/adapters.h"

@@ -5,6 +5,8 @@
 #include "cli/run_weights.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/compare/output.h"
 #include "core/data/list.h"
 #include "core/run/scores.h"

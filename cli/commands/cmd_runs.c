@@ -7,6 +7,8 @@
 #include "cli/dashboard/run_table.h"
 #include "cli/terminal/screen.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/base/platform.h"

@@ -3,6 +3,8 @@
 #include "cli/command.h"
 #include "cli/slurm/script.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/config/config.h"
 #include "core/config/value.h"
 

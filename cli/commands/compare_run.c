@@ -1,6 +1,8 @@
 /* Trains the runs of a comparison: see compare_run.h. */
 #include "cli/commands/compare_run.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/log.h"
 #include "cli/supervisor/supervise.h"
 #include "cli/train/train_change.h"

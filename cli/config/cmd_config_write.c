@@ -2,6 +2,8 @@
 #include "cli/config/cmd_config.h"
 #include "cli/command.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/config/document.h"
 #include "core/config/edit.h"
 #include "core/config/value.h"

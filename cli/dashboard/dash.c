@@ -6,7 +6,7 @@
 #include "cli/terminal/keys.h"
 #include "cli/terminal/screen.h"
 #include "core/base/clock.h"
-#include "core/base/file.h"
+#include "core/base/path.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/config/config.h"

@@ -2,10 +2,11 @@
  * cursor. See dash_draw.h. */
 #include "cli/dashboard/dash_internal.h"
 #include "cli/terminal/screen.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 
 #include <math.h>
 #include <ncurses.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -3,11 +3,11 @@
 #include "cli/dashboard/dash_draw.h"
 #include "cli/dashboard/dash_internal.h"
 #include "cli/terminal/screen.h"
-#include "core/base/file.h"
 #include "core/run/bottleneck.h"
 
 #include <math.h>
 #include <ncurses.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

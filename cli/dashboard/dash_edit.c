@@ -1,8 +1,8 @@
 /* The editor of keys that can change during training (core/run/change.h). */
 #include "cli/dashboard/dash_internal.h"
-#include "core/base/file.h"
 
 #include <ncurses.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,7 @@
 /* Layout, plots and numbers of the dashboard: see dash_layout.h. */
 #include "cli/dashboard/dash_layout.h"
-#include "core/base/file.h"
+#include "core/base/translate.h"
+#include "core/base/memory.h"
 
 #include <math.h>
 #include <stdio.h>

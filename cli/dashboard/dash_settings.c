@@ -2,6 +2,7 @@
 #include "cli/dashboard/dash_internal.h"
 #include "cli/terminal/screen.h"
 #include "core/base/file.h"
+#include "core/base/path.h"
 #include "core/base/json.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* State of the dashboard: what its keys, its settings and its views ask of it (dash_draw.h). */
 #include "cli/dashboard/dash_internal.h"
 #include "cli/terminal/keys.h"
-#include "core/base/file.h"
+#include "core/base/path.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -2,9 +2,10 @@
  * the run's config.yaml. */
 #include "cli/dashboard/dash_internal.h"
 #include "cli/terminal/screen.h"
-#include "core/base/file.h"
+#include "core/base/path.h"
 
 #include <ncurses.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -3,7 +3,6 @@
 #include "cli/terminal/keys.h"
 #include "cli/terminal/screen.h"
 #include "core/base/clock.h"
-#include "core/base/file.h"
 
 #include <ncurses.h>
 #include <signal.h>

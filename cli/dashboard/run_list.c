@@ -6,7 +6,8 @@
 #include "cli/dashboard/run_table.h"
 #include "cli/terminal/screen.h"
 #include "core/base/clock.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/run/request.h"
 
 #include <errno.h>

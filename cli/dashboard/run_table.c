@@ -4,7 +4,8 @@
 #include "cli/run_name.h"
 #include "cli/terminal/screen.h"
 #include "core/base/clock.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 
 #include <math.h>
 #include <stdio.h>

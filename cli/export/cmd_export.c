@@ -10,6 +10,8 @@
 #include "cli/run_name.h"
 #include "cli/run_weights.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/model/metadata.h"

@@ -3,6 +3,8 @@
 #include "cli/export/export_language.h"
 #include "cli/export/export_shards.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/log.h"
 #include "core/base/platform.h"
 #include "core/experiment/adapters.h"

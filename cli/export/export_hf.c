@@ -3,6 +3,7 @@
 #include "cli/export/export_hf.h"
 #include "cli/export/export_language.h"
 #include "core/base/file.h"
+#include "core/base/path.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/model/names.h"

@@ -1,6 +1,7 @@
 /* Files next to the weights of a language model: see export_language.h. */
 #include "cli/export/export_language.h"
 #include "core/base/file.h"
+#include "core/base/path.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/model/family.h"

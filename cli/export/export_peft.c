@@ -3,6 +3,8 @@
 #include "cli/config/cmd_config.h"
 #include "cli/export/export_language.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/json.h"
 #include "core/model/lora.h"
 #include "core/experiment/adapters.h"

@@ -1,6 +1,6 @@
 /* Weights in files of a limited size: see export_shards.h. */
 #include "cli/export/export_shards.h"
-#include "core/base/file.h"
+#include "core/base/path.h"
 #include "core/base/json.h"
 
 #include <jansson.h>

@@ -3,6 +3,8 @@
 #include "cli/language.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/base/nearest.h"

@@ -2,7 +2,7 @@
 #include "cli/fetch/fetch_hub.h"
 
 #include "cli/fetch/fetch_progress.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
 #include "fetch/hub.h"

@@ -1,7 +1,7 @@
 /* Progress of a fetch: see fetch_progress.h. */
 #include "cli/fetch/fetch_progress.h"
 #include "core/base/clock.h"
-#include "core/base/file.h"
+#include "core/base/path.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
 

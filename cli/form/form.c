@@ -3,7 +3,7 @@
 #include "cli/form/form.h"
 #include "cli/config/cmd_config.h"
 #include "cli/terminal/screen.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/config/edit.h"
 #include "core/config/value.h"
 

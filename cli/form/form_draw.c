@@ -9,7 +9,7 @@
 #include "cli/config/cmd_config.h"
 #include "cli/form/form.h"
 #include "cli/terminal/screen.h"
-#include "core/base/file.h"
+#include "core/base/path.h"
 #include "core/config/edit.h"
 #include "core/config/value.h"
 

@@ -3,6 +3,7 @@
 #include "cli/config/cmd_config.h"
 #include "cli/plan/link_rates.h"
 #include "core/base/file.h"
+#include "core/base/path.h"
 #include "core/base/log.h"
 #include "core/compare/published.h"
 #include "core/data/labels.h"

@@ -1,7 +1,6 @@
 /* Memory of cards: see plan_card.h. */
 #include "cli/plan/plan_card.h"
 #include "cli/train/train_ranks.h"
-#include "core/base/file.h"
 #include "core/base/nearest.h"
 #include "core/config/value.h"
 #include "core/device/device.h"

@@ -1,6 +1,7 @@
 /* Jobs of Slurm: see job.h. */
 #include "cli/slurm/job.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
 
 #include <ctype.h>
 #include <stddef.h>

@@ -1,7 +1,8 @@
 /* Jobs in the queue: see queue.h. */
 #include "cli/slurm/queue.h"
 #include "core/base/clock.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/config/config.h"

@@ -3,7 +3,6 @@
 #include "cli/config/cmd_config.h"
 #include "cli/dashboard/dash_layout.h"
 #include "core/base/clock.h"
-#include "core/base/file.h"
 #include "core/base/json.h"
 #include "core/run/status.h"
 

@@ -1,6 +1,7 @@
 /* The runs of a job script: see script.h. */
 #include "cli/slurm/script.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 
 #include <ctype.h>
 #include <stdlib.h>

@@ -3,6 +3,8 @@
 #include "cli/slurm/job.h"
 #include "cli/slurm/script.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 
 #include <stdlib.h>
 #include <string.h>

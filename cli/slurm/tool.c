@@ -1,7 +1,7 @@
 /* Runs another program: see tool.h. */
 #include "cli/slurm/tool.h"
 #include "core/base/clock.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 
 #include <errno.h>
 #include <fcntl.h>

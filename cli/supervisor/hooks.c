@@ -1,7 +1,8 @@
 /* Runs hooks: see hooks.h. */
 #include "cli/supervisor/hooks.h"
 #include "core/base/clock.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/log.h"
 #include "core/base/message.h"
 #include "core/base/platform.h"

@@ -3,6 +3,7 @@
 #include "cli/supervisor/supervise_internal.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/log.h"
 #include "core/base/processors.h"
 #include "core/base/platform.h"

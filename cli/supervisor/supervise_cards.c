@@ -2,6 +2,8 @@
 #include "cli/supervisor/supervise_internal.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/log.h"
 #include "core/run/metric_line.h"
 

@@ -1,6 +1,7 @@
 /* Exit code and reason of a worker, and the final status of a run whose worker could not write it. */
 #include "cli/supervisor/supervise_internal.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/log.h"
 #include "core/base/message.h"
 #include "core/run/run.h"

@@ -1,7 +1,7 @@
 /* Several ranks under one supervisor: runs their coordinator and handles a lost rank. */
 #include "cli/supervisor/supervise_internal.h"
 #include "core/base/clock.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/comm/comm.h"
 #include "core/run/many_ranks.h"
 #include "core/train/meta.h"

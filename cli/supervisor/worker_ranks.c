@@ -1,6 +1,5 @@
 /* The worker as one of several ranks: see worker_ranks.h. */
 #include "cli/supervisor/worker_ranks.h"
-#include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/device/driver.h"
 #include "core/comm/launch.h"

@@ -3,7 +3,7 @@
 #include "cli/terminal/line_input.h"
 #include "cli/terminal/screen.h"
 #include "core/base/error.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/translate.h"
 
 #include <errno.h>

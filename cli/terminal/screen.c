@@ -2,7 +2,7 @@
 #include "cli/language.h"
 #include "cli/terminal/keys.h"
 #include "cli/terminal/screen.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 
 #include <langinfo.h>
 #include <limits.h>

@@ -4,6 +4,7 @@
 #include "cli/text/generate.h"
 #include "cli/run_weights.h"
 #include "core/base/file.h"
+#include "core/base/path.h"
 #include "core/base/log.h"
 #include "core/device/facts.h"
 #include "core/experiment/adapters.h"

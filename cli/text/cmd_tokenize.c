@@ -7,6 +7,7 @@
 #include "cli/text/unpack_text.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/base/processors.h"

@@ -4,7 +4,7 @@
  * system message stays. */
 #include "cli/text/generate.h"
 #include "cli/terminal/line_input.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/log.h"
 #include "core/text/conversation.h"
 

@@ -1,6 +1,7 @@
 /* The files that meopt tokenize writes: see tokenize_output.h. */
 #include "cli/text/tokenize_output.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
 
 #include <fcntl.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* Shows the first document of token files: see tokenize_show.h. It is read from what was written. */
 #include "cli/text/tokenize_show.h"
 #include "cli/config/cmd_config.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/translate.h"
 #include "core/data/token_file.h"
 

@@ -1,5 +1,6 @@
 /* Decompresses text files: see unpack_text.h. */
 #include "cli/text/unpack_text.h"
+#include "core/base/memory.h"
 #include "fetch/inflate.h"
 
 #include <stdlib.h>

@@ -10,6 +10,8 @@
 #include "cli/train/train_change.h"
 #include "cli/train/train_ranks.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/log.h"
 #include "core/data/cifar.h"
 #include "core/run/checkpoint.h"

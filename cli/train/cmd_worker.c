@@ -4,7 +4,7 @@
 #include "cli/supervisor/worker.h"
 #include "cli/supervisor/worker_ranks.h"
 #include "core/base/clock.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/log.h"
 #include "core/base/mapped_file.h"
 #include "core/base/message.h"

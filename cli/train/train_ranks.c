@@ -1,7 +1,8 @@
 /* Ranks of a new or resumed run: see train_ranks.h. */
 #include "cli/train/train_ranks.h"
 #include "cli/train/train_change.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/log.h"
 #include "core/device/driver.h"
 #include "core/comm/rendezvous.h"

@@ -1,9 +1,9 @@
-/* CRC-32C: see file.h. The processor's instruction has a latency of three cycles and a throughput of one per
+/* CRC-32C. The processor's instruction has a latency of three cycles and a throughput of one per
  * cycle, so three chains run at once, each over LANE bytes. Their registers are joined by the linear map that
  * LANE zero bytes apply to a register (as in M. Adler's crc32c.c). Without the instruction, tables are
  * used. */
 #include "core/base/cpu.h"
-#include "core/base/file.h"
+#include "core/base/crc32c.h"
 #include "core/base/progress.h"
 
 #include <pthread.h>

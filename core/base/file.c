@@ -1,5 +1,7 @@
 /* Files: see file.h. */
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/mapped_file.h"
 #include "core/base/platform.h"
 #include "core/base/progress.h"
@@ -381,16 +383,6 @@ bool file_absent(const char *path)
 {
     struct stat st;
     return lstat(path, &st) != 0 && (errno == ENOENT || errno == ENOTDIR);
-}
-
-char *path_directory(const char *path, struct error *err)
-{
-    struct stat st;
-    if (stat(path, &st) == 0) return S_ISDIR(st.st_mode) ? xstrdup(path) : path_dirname(path);
-    if (errno == ENOENT || errno == ENOTDIR) return path_dirname(path);
-    error_errno(err, EXIT_FAILED, NULL, "cannot examine this file");
-    error_at(err, path, 0, 0);
-    return NULL;
 }
 
 int file_sync_name(const char *path, struct error *err)

@@ -15,15 +15,6 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
-/* Path of a file that is installed with the program: share/meopt/NAME next to a build tree or in an installed
- * prefix. The result is a real path (the caller frees it), or NULL if the file does not exist. */
-char *path_shipped(const char *name);
-/* The same in share/KIND. */
-char *path_shipped_in(const char *kind, const char *name);
-/* Path of a file of the user: $VARIABLE/meopt/FILE or ~/FALLBACK/meopt/FILE, malloc'ed. NULL without a home
- * directory. */
-char *path_xdg(const char *variable, const char *fallback, const char *file);
-
 /* Opens a regular file for reading; every read goes through this function. A FIFO, a terminal or a directory
  * is refused without waiting, because the file's directory may belong to another user. *status may be NULL.
  * After an error errno is the system's reason, or 0 if the file itself is the reason. */
@@ -155,19 +146,6 @@ int file_sync_name(const char *path, struct error *err);
 int file_remove_tree(const char *path, struct error *err);
 int file_remove_at(int directory, const char *name);
 
-/* Returns a + "/" + b as a new string; b alone if it is absolute or a is "". */
-char *path_join(const char *a, const char *b);
-/* Returns the directory part, malloc'ed: "." if there is none. */
-char *path_dirname(const char *path);
-/* Returns the directory of a model's files, malloc'ed: path itself if it is a directory, else the one that
- * contains it. NULL: it cannot be examined now. */
-char *path_directory(const char *path, struct error *err);
-/* Returns the last component within path, never NULL. */
-const char *path_basename(const char *path);
-
-/* Returns whether path is a dangling symbolic link; `to` is then its target in printable form. */
-bool path_is_dead_link(const char *path, char *to, size_t size);
-
 /* Read-only mapping of a whole file. bytes may be 0 (data NULL). A file that shrinks while it is mapped, or
  * cannot be read, raises SIGBUS: see mapped_file.h. */
 struct file_map {
@@ -179,24 +157,5 @@ int file_map_below(struct file_map *map, const char *directory, const char *name
 /* Maps an open regular file, which stays open; path is for messages. */
 int file_map_descriptor(struct file_map *map, int fd, const char *path, struct error *err);
 void file_map_close(struct file_map *map);
-
-/* CRC-32C (Castagnoli, RFC 3720 appendix B.4), continuing from `crc` (0 to begin). */
-uint32_t crc32c(uint32_t crc, const void *data, size_t bytes);
-
-/* strdup, malloc, calloc and realloc that end the process with a message when memory is exhausted. They are
- * for small objects only (names, tables). Sizes that depend on data or models use device_alloc or a checked
- * malloc. */
-char *xstrdup(const char *text);
-void *xmalloc(size_t bytes);
-void *xcalloc(size_t count, size_t bytes);
-void *xrealloc(void *p, size_t bytes);
-char *xasprintf(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* Sets a function that runs before that message, from any thread, for example to restore the terminal. NULL:
- * none. */
-void memory_out_calls(void (*last)(void));
-
-/* Requests large pages for the large pages that lie inside the block: for arrays of many megabytes that are
- * read sequentially. */
-void memory_large_pages(void *p, size_t bytes);
 
 #endif

@@ -1,5 +1,7 @@
 /* Files below a directory that others may have filled, such as a run: see file.h. */
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 
 #include <dirent.h>
 #include <errno.h>

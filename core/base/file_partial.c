@@ -1,5 +1,6 @@
 /* Unfinished files and directories that a killed process has left: see file.h. */
 #include "core/base/file.h"
+#include "core/base/path.h"
 
 #include <dirent.h>
 #include <fcntl.h>

@@ -1,6 +1,8 @@
 /* Writing and reading JSON: see json.h. */
 #include "core/base/json.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 
 #include <errno.h>
 #include <math.h>

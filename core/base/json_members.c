@@ -1,6 +1,5 @@
 /* Members of JSON objects from outside: see json_members.h. */
 #include "core/base/json_members.h"
-#include "core/base/file.h"
 
 #include <stdlib.h>
 #include <string.h>

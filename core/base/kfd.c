@@ -1,6 +1,6 @@
 /* KFD's files below /sys: see kfd.h. */
 #include "core/base/kfd.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 
 #include <dirent.h>
 #include <math.h>

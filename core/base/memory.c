@@ -1,5 +1,6 @@
-/* Memory for small objects: see file.h. */
-#include "core/base/file.h"
+/* Memory for small objects: see memory.h. */
+#include "core/base/error.h"
+#include "core/base/memory.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* Translates whole messages in both directions: see message.h. */
 #include "core/base/message.h"
 #include "core/base/error.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/translate.h"
 
 #include <ctype.h>

@@ -1,9 +1,11 @@
-/* Paths: see file.h. */
-#include "core/base/file.h"
+/* Paths: see path.h. */
+#include "core/base/memory.h"
+#include "core/base/path.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 char *path_xdg(const char *variable, const char *fallback, const char *file)
@@ -64,4 +66,14 @@ bool path_is_dead_link(const char *path, char *to, size_t size)
     raw[n] = 0;
     name_printable(to, size, raw);
     return true;
+}
+
+char *path_directory(const char *path, struct error *err)
+{
+    struct stat st;
+    if (stat(path, &st) == 0) return S_ISDIR(st.st_mode) ? xstrdup(path) : path_dirname(path);
+    if (errno == ENOENT || errno == ENOTDIR) return path_dirname(path);
+    error_errno(err, EXIT_FAILED, NULL, "cannot examine this file");
+    error_at(err, path, 0, 0);
+    return NULL;
 }

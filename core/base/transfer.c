@@ -3,6 +3,7 @@
 #include "core/base/transfer.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/platform.h"
 #include "core/base/retry.h"
 

@@ -1,5 +1,6 @@
 /* The collectives, on top of a back end that transfers bytes: see comm.h. */
-#include "core/base/file.h"
+#include "core/base/crc32c.h"
+#include "core/base/memory.h"
 #include "core/comm/comm_internal.h"
 #include "kernels/bf16.h"
 

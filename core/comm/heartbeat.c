@@ -1,7 +1,7 @@
 /* A rank's connection to the coordinator: see heartbeat.h. */
 #include "core/comm/heartbeat.h"
 #include "core/base/clock.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/platform.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* The coordinator of a run's ranks: see hub.h. failure_diagnosis.c detects lost ranks. */
 #include "core/comm/hub_internal.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -6,7 +6,7 @@
  * whether the missing ranks are alive: each rank holds a file lock on the byte at its number, and the
  * kernel releases it when the process ends. */
 #include "core/base/clock.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/platform.h"
 #include "core/comm/comm_internal.h"
 

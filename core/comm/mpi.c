@@ -1,6 +1,6 @@
 /* The back end of MPI, through a separate module: see mpi_module.h. */
 #include "core/base/library.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/comm/comm_internal.h"
 #include "core/comm/mpi_module.h"
 

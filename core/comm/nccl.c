@@ -14,7 +14,7 @@
  * not notice that a rank of the same host has died; the heartbeat does.
  */
 #include "core/base/clock.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/log.h"
 #include "core/comm/comm_internal.h"
 #include "core/comm/nccl_api.h"

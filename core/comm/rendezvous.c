@@ -1,6 +1,7 @@
 /* Address, port and key of the coordinator: see rendezvous.h. */
 #include "core/comm/rendezvous.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/platform.h"
 
 #include <arpa/inet.h>

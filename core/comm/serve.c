@@ -1,7 +1,7 @@
 /* The coordinator's thread: see serve.h. */
 #include "core/comm/serve.h"
 #include "core/base/clock.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/platform.h"
 
 #include <errno.h>

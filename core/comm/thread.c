@@ -1,7 +1,7 @@
 /* The communication thread, which makes a back end's calls in order. MPI allows calls only from the thread
  * that initialised it, and the next block's backward must not wait for a collective. */
 #include "core/base/clock.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/platform.h"
 #include "core/comm/comm_internal.h"
 

@@ -1,5 +1,6 @@
 /* Messages between two ranks: comm_transfer of comm.h. */
-#include "core/base/file.h"
+#include "core/base/crc32c.h"
+#include "core/base/memory.h"
 #include "core/comm/comm_internal.h"
 
 #include <string.h>

@@ -1,6 +1,7 @@
 /* Messages between ranks and the coordinator: see wire.h. */
 #include "core/comm/wire.h"
-#include "core/base/file.h"
+#include "core/base/crc32c.h"
+#include "core/base/memory.h"
 
 #include <math.h>
 #include <stdio.h>

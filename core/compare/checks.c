@@ -1,6 +1,6 @@
 /* Checks whether runs are comparable: finds differences that the comparison is not about. See table.h. */
 #include "core/compare/table.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/config/config.h"
 
 #include <stddef.h>

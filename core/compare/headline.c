@@ -1,7 +1,7 @@
 /* The comparison as a sentence: the memory saved, the change of loss and time, and their significance. See
  * table.h. */
 #include "core/compare/table.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* Terminal, JSON, CSV, Markdown: see output.h. */
 #include "core/compare/output.h"
 #include "core/compare/sweep.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/json.h"
 
 #include <jansson.h>

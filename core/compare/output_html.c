@@ -2,7 +2,7 @@
  * under the pointer. The page follows the reader's light or dark scheme and prints in black on white. */
 #include "core/compare/output.h"
 #include "core/compare/sweep.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* Layout of plots: see plot.h. */
 #include "core/compare/plot.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 
 #include <math.h>
 #include <stdlib.h>

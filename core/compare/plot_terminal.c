@@ -1,6 +1,6 @@
 /* A plot in the terminal: dots of braille characters (2 x 4 each), or one ASCII letter per character. */
 #include "core/compare/plot.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 
 #include <math.h>
 #include <stdlib.h>

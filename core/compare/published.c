@@ -1,6 +1,7 @@
 /* Published figures: see published.h. */
 #include "core/compare/published.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/config/document.h"
 
 #include <math.h>

@@ -2,6 +2,8 @@
 #include "core/compare/record.h"
 #include "core/compare/settings.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/json.h"
 #include "core/run/memory.h"
 #include "core/run/telemetry.h"

@@ -1,6 +1,8 @@
 /* Settings of a run: see settings.h. */
 #include "core/compare/settings.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/json.h"
 #include "core/config/document.h"
 

@@ -1,6 +1,5 @@
 /* The table of a sweep: see sweep.h. */
 #include "core/compare/sweep.h"
-#include "core/base/file.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* The comparison: see table.h. */
 #include "core/compare/table.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/compare/gap.h"
 #include "core/compare/statistics.h"
 

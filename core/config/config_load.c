@@ -1,5 +1,6 @@
 /* From YAML text to struct config: sections, keys, merges, overrides, and messages about invalid ones. */
-#include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/log.h"
 #include "core/config/combinations.h"
 #include "core/config/document.h"

@@ -1,5 +1,7 @@
 /* Configuration files: the text of one, and from it struct config (config_load.c). */
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/config/document.h"
 #include "core/config/value.h"
 

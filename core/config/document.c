@@ -3,7 +3,7 @@
  * exactly after their last character (quotes included). An anchor or tag belongs to the start. A missing
  * value is a zero-width scalar. */
 #include "core/config/document.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 
 #include <stdarg.h>
 #include <stdint.h>

@@ -1,6 +1,8 @@
 /* Applies changes one after another, verifies each, and writes the file. See edit.h; splice.c plans them. */
 #include "core/config/edit.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/config/splice.h"
 #include "core/config/value.h"
 

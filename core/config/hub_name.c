@@ -2,6 +2,8 @@
 #include "core/config/hub_name.h"
 
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 
 #include <stdio.h>
 #include <stdlib.h>

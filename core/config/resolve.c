@@ -1,5 +1,6 @@
 /* Resolves "auto", and writes the whole configuration as text. */
 #include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/config/document.h"
 #include "core/config/value.h"
 #include "core/base/hash.h"
@@ -125,8 +126,7 @@ void resolve_defaults(struct config *c)
 {
     warmup_settle(c);
     if (c->model.family == FAMILY_UNKNOWN) c->model.family = config_arch_family(c->model_t.arch);
-    if (c->model.family == FAMILY_UNKNOWN &&
-        (!c->model_t.weight[0] || c->model_t.init == TOWER_INIT_RANDOM))
+    if (c->model.family == FAMILY_UNKNOWN && (!c->model_t.weight[0] || c->model_t.init == TOWER_INIT_RANDOM))
         c->model.family = config_tower_family(c, &c->model_s);
     bool teacher = c->train.objective == TRAIN_OBJECTIVE_DISTILL;
     struct config_tower *towers[] = {&c->model_t, &c->model_s};

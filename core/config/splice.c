@@ -1,6 +1,6 @@
 /* Plans the bytes of one change. See splice.h. */
 #include "core/config/splice.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/config/value.h"
 
 #include <stdio.h>

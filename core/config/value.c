@@ -1,7 +1,8 @@
 /* Converts YAML scalars to typed values and back. See value.h. The patterns are those of the core schema
  * (YAML 1.2.2, 10.3.2). */
 #include "core/config/value.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/config/hub_name.h"
 #include "core/base/nearest.h"
 

@@ -1,6 +1,7 @@
 /* Decodes every image of a dataset once, without training: see data.h. Workers process images in the
  * list's order. Problems are reported in that order, each after all images before it are done. */
-#include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/platform.h"
 #include "core/base/progress.h"
 #include "core/data/data.h"

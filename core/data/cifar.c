@@ -1,6 +1,8 @@
 /* The archives of CIFAR-10 and CIFAR-100: see cifar.h. */
 #include "core/data/cifar.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/data/tar.h"
 #include "core/data/unpacked.h"
 #include "core/weights/pickle.h"

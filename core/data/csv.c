@@ -1,6 +1,6 @@
 /* Comma-separated values: see csv.h. */
 #include "core/data/csv.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,7 @@
 /* Labels from archives in webdataset's layout, KEY.jpg and KEY.cls: see labels.h. */
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/retry.h"
 #include "core/data/labels_internal.h"
 

@@ -1,5 +1,7 @@
 /* Classes of the documents of token files: see labels.h. */
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/data/labels_internal.h"
 #include "core/data/token_loader.h"
 

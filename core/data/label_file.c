@@ -1,5 +1,6 @@
 /* Labels from a list of images (CSV): see labels.h. */
 #include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/data/csv.h"
 #include "core/data/labels_internal.h"
 

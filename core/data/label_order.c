@@ -1,5 +1,5 @@
 /* The order of classes that a classifier has: see labels.h. */
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/data/labels_internal.h"
 
 #include <stdlib.h>

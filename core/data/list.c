@@ -1,6 +1,9 @@
 /* The images under a root: see list.h. */
 #include "core/data/list.h"
+#include "core/base/crc32c.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/log.h"
 #include "core/data/cifar.h"
 #include "core/data/data.h"

@@ -1,5 +1,5 @@
 /* Training, validation and test: see list.h. */
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/data/list.h"
 
 #include <stdio.h>

@@ -1,5 +1,7 @@
 /* Checksums of the content of some images, or of token files: see list.h. */
-#include "core/base/file.h"
+#include "core/base/crc32c.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/retry.h"
 #include "core/data/list.h"
 #include "core/data/token_loader.h"

@@ -1,6 +1,6 @@
 /* Turns a decoded image into the input of a tower: resize, crop, normalise, like torchvision's transforms.
  * The values below are those of CLIP (openai/CLIP, clip.py) and DINOv2 (dinov2/data/transforms.py). */
-#include "core/base/file.h"
+#include "core/base/crc32c.h"
 #include "core/data/augment.h"
 #include "core/data/data.h"
 

@@ -2,7 +2,7 @@
  * and large sizes like GNU tar. libarchive does not report the offset of a member's bytes, which is the
  * purpose here. */
 #include "core/data/tar.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/retry.h"
 #include "core/data/unpacked.h"
 
@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { BLOCK = 512, EXTENDED_BYTES = 1 << 20 };

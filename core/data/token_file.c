@@ -1,5 +1,6 @@
 /* Token files: see token_file.h. */
 #include "core/data/token_file.h"
+#include "core/base/memory.h"
 #include "core/base/file_kind.h"
 
 #include <stdlib.h>

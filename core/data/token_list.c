@@ -1,5 +1,7 @@
 /* The token files under a root: see token_loader.h. */
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/data/token_file.h"
 #include "core/data/token_loader.h"
 

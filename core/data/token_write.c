@@ -1,6 +1,7 @@
 /* Writing token files: see token_write.h. */
 #include "core/data/token_write.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,7 @@
 /* Decompressed archives: see unpacked.h. */
 #include "core/data/unpacked.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/log.h"
 #include "core/base/platform.h"
 #include "core/base/progress.h"

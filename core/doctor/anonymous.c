@@ -1,5 +1,5 @@
 /* Removes personal data from a report before it is shared: see doctor.h. */
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/doctor/doctor.h"
 
 #include <ctype.h>

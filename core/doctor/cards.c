@@ -1,6 +1,5 @@
 /* Checks of cards: hardware, permissions, variables, drivers, libraries, and a self-test of every card. See
  * doctor.h. */
-#include "core/base/file.h"
 #include "core/base/library.h"
 #include "core/device/driver.h"
 #include "core/doctor/cards.h"

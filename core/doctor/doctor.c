@@ -1,7 +1,7 @@
 /* The table of checks: see doctor.h. */
 #include "core/doctor/doctor.h"
 #include "core/base/message.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 
 #include <math.h>
 #include <stdarg.h>

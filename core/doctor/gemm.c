@@ -3,7 +3,7 @@
  * unwritten, or one shape takes half a second. So results are initialized to NaN, and each call is timed. */
 #include "core/doctor/work.h"
 #include "core/base/clock.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/device/gpu.h"
 
 #include <math.h>

@@ -1,6 +1,7 @@
 /* Checks of the host: processor, memory, disk, locale, libraries. See doctor.h. */
 #include "core/base/processors.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/clock.h"
 #include "core/base/retry.h"
 #include "core/base/transfer.h"

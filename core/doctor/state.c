@@ -4,7 +4,7 @@
  * The readings are those of core/monitor, whose helper process protects from calls that hang. A reading
  * that fails is reported as unknown. NVML has no call for the last Xid; only the kernel's log has it. */
 #include "core/doctor/work.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/message.h"
 #include "core/device/gpu.h"
 

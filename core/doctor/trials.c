@@ -1,7 +1,7 @@
 /* Tests attention and the optimizer of a device against the CPU's results for the same inputs. */
 #include "core/doctor/work.h"
 #include "core/base/clock.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* Operands, memory, timing and report lines for the checks of a device: see work.h. */
 #include "core/doctor/work.h"
 #include "core/base/clock.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,6 +1,8 @@
 /* Adapters of the student: see adapters.h. */
 #include "core/experiment/adapters.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/json_members.h"
 #include "core/base/log.h"
 #include "core/model/lora.h"

@@ -1,6 +1,8 @@
 /* The names of a classifier's classes: see class_order.h. */
 #include "core/experiment/class_order.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/json.h"
 #include "core/model/names.h"
 #include "core/model/sidecar.h"

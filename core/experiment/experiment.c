@@ -1,6 +1,8 @@
 /* Device, images and files of an experiment: see experiment.h. */
 #include "core/experiment/experiment.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/log.h"
 #include "core/data/labels.h"
 #include "core/data/token_documents.h"

@@ -1,6 +1,5 @@
 /* The preprocessing of a tower's images: see preprocess.h. */
 #include "core/experiment/preprocess.h"
-#include "core/base/file.h"
 #include "core/base/json_members.h"
 #include "core/config/value.h"
 

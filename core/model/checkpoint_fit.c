@@ -1,6 +1,6 @@
 /* Compares names and shapes of a checkpoint with its family's row: see checkpoint_fit.h. */
 #include "core/model/checkpoint_fit.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 
 #include <stdio.h>
 #include <stdlib.h>

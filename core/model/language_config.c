@@ -1,6 +1,5 @@
 /* The config.json of a language model: see language_config.h. Defaults are those of transformers' classes. */
 #include "core/model/language_config.h"
-#include "core/base/file.h"
 #include "core/base/json.h"
 #include "core/base/json_members.h"
 #include "core/model/config_members.h"

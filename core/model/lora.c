@@ -1,6 +1,6 @@
 /* The modules and parameters of adapters: see lora.h. */
 #include "core/model/lora.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/model/family.h"
 
 #include <stdio.h>

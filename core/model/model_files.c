@@ -1,7 +1,7 @@
 /* Model files of an experiment that is planned many times: see model_files.h. */
 #include "core/model/model_files.h"
 
-#include "core/base/file.h"
+#include "core/base/memory.h"
 
 #include <stdlib.h>
 #include <string.h>

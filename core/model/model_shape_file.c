@@ -1,5 +1,5 @@
 /* The model shape of a tower or a language model, from the names and shapes of a checkpoint's tensors. */
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/log.h"
 #include "core/model/sidecar.h"
 #include "core/model/checkpoint_fit.h"

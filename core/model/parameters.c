@@ -1,7 +1,7 @@
 /* The parameters of a tower: shape, kind and initial value of each role in every family. The family's row
  * (family.c) has the roles that exist and their keys. */
 #include "core/model/parameters.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 
 #include <stdio.h>
 #include <stdlib.h>

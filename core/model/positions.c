@@ -2,7 +2,7 @@
  * without antialias) as a matrix, because towers are trained through it. Computed in float, as in PyTorch.
  * Library by library: enum pos_resize. */
 #include "core/model/positions.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/model/family.h"
 
 #include <math.h>

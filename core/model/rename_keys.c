@@ -1,6 +1,6 @@
 /* Renames the keys of a tower: see rename_keys.h. */
 #include "core/model/rename_keys.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/model/checkpoint_fit.h"
 #include "core/model/parameters.h"
 

@@ -1,6 +1,7 @@
 /* The sidecar config of a checkpoint: see sidecar.h. */
 #include "core/model/sidecar.h"
 #include "core/base/file.h"
+#include "core/base/path.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/model/config_members.h"

@@ -1,7 +1,7 @@
 /* The monitor: provider selection, the sampling thread, the newest snapshot. */
 #include "core/monitor/monitor_internal.h"
 #include "core/base/clock.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 
 #include <fcntl.h>
 #include <math.h>

@@ -4,7 +4,8 @@
  * Cards are found by directory entry, so that gaps in their numbers (a boot VGA as card0, one headless card)
  * lose no card. */
 #include "core/monitor/monitor_internal.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/kfd.h"
 
 #include <ctype.h>

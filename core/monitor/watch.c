@@ -6,7 +6,7 @@
  * (sysfs), or to the CPU alone. */
 #include "core/monitor/helper.h"
 #include "core/base/clock.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -4,7 +4,7 @@
  * are shared: of the blocks, which a backward pass recomputes if there are several slots, and
  * tables. */
 #include "core/nn/tower.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 

@@ -1,5 +1,5 @@
 /* Loads values into a tower: from a checkpoint, or seeded random. */
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/log.h"
 #include "core/model/checkpoint_fit.h"
 #include "core/nn/tower.h"

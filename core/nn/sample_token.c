@@ -1,6 +1,6 @@
 /* The next token: see sample_token.h. */
 #include "core/nn/sample_token.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "kernels/philox.h"
 
 #include <math.h>

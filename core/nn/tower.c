@@ -3,7 +3,7 @@
 #include "core/nn/tower.h"
 #include "core/model/parameters.h"
 #include "core/model/positions.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* Offloaded states: selection of tensors, their pieces, access between steps. The ring: offload_ring.c. */
-#include "core/base/file.h"
+#include "core/base/crc32c.h"
 #include "core/optim/offload_internal.h"
 
 #include <stdlib.h>

@@ -3,7 +3,7 @@
  * the host does not wait if the states are stored in host memory. If they are stored in a file, each stage
  * has its own pinned buffer, and a piece that has left the card is written to the file while the next pieces
  * step. */
-#include "core/base/file.h"
+#include "core/base/crc32c.h"
 #include "core/optim/offload_internal.h"
 
 #include <stdlib.h>

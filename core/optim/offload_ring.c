@@ -1,5 +1,5 @@
 /* The ring of stages that a step works through: see offload.h. */
-#include "core/base/file.h"
+#include "core/base/crc32c.h"
 #include "core/optim/offload_internal.h"
 
 #include <stdarg.h>

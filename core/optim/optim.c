@@ -1,7 +1,6 @@
 /* The handle: creation from a table of tensors, memory, weights in and out. */
 #include "core/optim/muon.h"
 #include "core/optim/offload.h"
-#include "core/base/file.h"
 #include "core/base/hash.h"
 #include "core/device/threads.h"
 #include "kernels/cpu/select.h"

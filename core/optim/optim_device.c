@@ -1,7 +1,7 @@
 /* Devices of the public library, and memory on them: see core/meopt.h. A struct meopt_device is a struct
  * device. */
 #include "core/optim/optim.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,7 @@
  * Neither y nor x can be computed from the other without rounding, so that the point of evaluation keeps the
  * arrays of y in host memory, and training resumes with their bits.
  */
-#include "core/base/file.h"
+#include "core/base/crc32c.h"
 #include "core/optim/optim.h"
 
 #include <math.h>

@@ -4,7 +4,7 @@
  * adafactor's row and column means, and a CRC-32C of all that. Arrays are stored as in memory: little-endian,
  * padded to whole groups of 64. Records are untrusted input: every field and every value is checked before
  * the tensor changes. */
-#include "core/base/file.h"
+#include "core/base/crc32c.h"
 #include "core/optim/offload.h"
 #include "core/optim/state.h"
 

@@ -1,6 +1,6 @@
 /* Joins the records of parts to a whole tensor's record, and cuts it into parts. Arrays of a state consist of
  * whole groups of 64, and parts begin at groups, so bytes are copied. */
-#include "core/base/file.h"
+#include "core/base/crc32c.h"
 #include "core/optim/state.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
 /* Explains the memory of an experiment: see memory_explain.h. All figures are those of the plan (plan.h). */
 #include "core/plan/memory_explain.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/device/account.h"
 #include "core/nn/tower_memory.h"
 #include "core/step/trainer.h"

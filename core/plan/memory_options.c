@@ -2,7 +2,7 @@
 #include "core/plan/memory_options.h"
 #include "core/model/model_files.h"
 #include "core/experiment/objective.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/config/value.h"
 #include "core/experiment/experiment.h"
 

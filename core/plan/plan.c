@@ -1,6 +1,6 @@
 /* Plans: see plan.h. */
 #include "core/plan/plan.h"
-#include "core/base/file.h"
+#include "core/base/path.h"
 #include "core/step/step.h"
 #include "core/step/knn.h"
 #include "core/plan/memory_explain.h"

@@ -1,6 +1,6 @@
 /* Simulated steps of many ranks: see simulate.h. */
 #include "core/plan/simulate.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/step/step.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* The bottleneck of a run: see bottleneck.h. Each rule has its threshold here and reports the figures that
  * it used. */
 #include "core/run/bottleneck.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,6 +1,5 @@
 /* Configuration changes during a run: see change.h. */
 #include "core/run/change.h"
-#include "core/base/file.h"
 #include "core/base/json.h"
 #include "core/config/edit.h"
 #include "core/config/value.h"

@@ -1,6 +1,8 @@
 /* Checkpoints on disk: see checkpoint.h. */
 #include "core/run/checkpoint_internal.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/base/platform.h"

@@ -1,5 +1,6 @@
 /* The name of the best checkpoint: see checkpoint.h. */
 #include "core/base/file.h"
+#include "core/base/path.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/run/checkpoint_internal.h"

@@ -1,5 +1,7 @@
 /* Reads the files of a checkpoint, and verifies their blocks: see checkpoint_internal.h. */
-#include "core/base/file.h"
+#include "core/base/crc32c.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/progress.h"
 #include "core/base/retry.h"
 #include "core/run/checkpoint_internal.h"

@@ -1,5 +1,6 @@
 /* Reading a checkpoint: all of it, or the part that one of several processes requires. See checkpoint.h. */
-#include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/run/checkpoint_internal.h"
 
 #include <stdlib.h>

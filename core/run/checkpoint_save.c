@@ -1,5 +1,7 @@
 /* Writing checkpoints, and removing old ones: see checkpoint.h. */
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/hash.h"
 #include "core/base/json.h"
 #include "core/base/log.h"

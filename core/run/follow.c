@@ -2,6 +2,8 @@
 #include "core/run/follow.h"
 #include "core/run/follow_internal.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/message.h"
 #include "core/base/retry.h"
 #include "core/config/document.h"

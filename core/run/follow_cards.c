@@ -1,6 +1,6 @@
 /* The cards of a run, now and earlier: see follow_internal.h. */
 #include "core/run/follow_internal.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/retry.h"
 #include "core/run/telemetry.h"
 

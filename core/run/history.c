@@ -1,6 +1,7 @@
 /* Changes during a run: see history.h. */
 #include "core/run/history.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* Runs with more than RANKS_LISTED ranks: see many_ranks.h. */
 #include "core/run/many_ranks.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 
 #include <math.h>
 #include <stdlib.h>

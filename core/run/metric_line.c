@@ -1,6 +1,6 @@
 /* One line of metrics.jsonl: see metric_line.h. */
 #include "core/run/metric_line.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/retry.h"
 
 #include <float.h>

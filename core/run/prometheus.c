@@ -2,6 +2,7 @@
  * base units (seconds, bytes, ratios of 1). */
 #include "core/run/prometheus.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
 
 #include <fcntl.h>
 #include <math.h>

@@ -1,6 +1,7 @@
 /* Requests to a run: see request.h. */
 #include "core/run/request.h"
 #include "core/base/file.h"
+#include "core/base/path.h"
 
 #include <errno.h>
 #include <fcntl.h>

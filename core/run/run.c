@@ -1,6 +1,8 @@
 /* The run directory: see run.h. */
 #include "core/run/run.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/base/message.h"

@@ -2,6 +2,8 @@
 #include "core/run/run_summary.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/json.h"
 #include "core/base/retry.h"
 

@@ -1,6 +1,7 @@
 /* The status of a run: see status.h. */
 #include "core/run/status.h"
 #include "core/base/file.h"
+#include "core/base/path.h"
 #include "core/base/json.h"
 #include "core/base/message.h"
 #include "core/run/run.h"

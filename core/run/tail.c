@@ -1,6 +1,7 @@
 /* Lines of a growing file: see tail.h. */
 #include "core/run/tail.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/retry.h"
 
 #include <errno.h>

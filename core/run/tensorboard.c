@@ -11,7 +11,10 @@
  *     SessionLog { enum status = 1 }
  */
 #include "core/run/tensorboard.h"
+#include "core/base/crc32c.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,6 +1,7 @@
 /* Checksums of content: see content.h. */
 #include "core/step/content.h"
-#include "core/base/file.h"
+#include "core/base/crc32c.h"
+#include "core/base/memory.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* Evaluation: see evaluate.h. */
 #include "core/step/evaluate.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/progress.h"
 #include "core/step/knn.h"
 #include "core/step/step.h"

@@ -1,6 +1,6 @@
 /* Weighted k-nearest neighbours: see knn.h. */
 #include "core/step/knn.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 
 #include <math.h>
 #include <stdlib.h>

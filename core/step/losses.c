@@ -1,6 +1,6 @@
 /* Loss and metrics: on the card per micro-batch, on the host once a step. */
 #include "core/step/step.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 
 #include <math.h>
 #include <stdlib.h>

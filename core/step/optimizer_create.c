@@ -1,5 +1,5 @@
 /* The optimizer of a trainer: its options, tensors and offloading. */
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/log.h"
 #include "core/experiment/experiment.h"
 #include "core/step/step.h"

@@ -1,6 +1,6 @@
 /* Partition of a student's tensors: see partition.h. */
 #include "core/step/partition.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 
 #include <stdlib.h>
 

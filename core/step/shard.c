@@ -1,6 +1,6 @@
 /* Sharded weights: see shard.h. */
 #include "core/step/shard.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 /* Where the gradients of one rank go (struct sink of schedule.h): kept until the end of the step, applied
  * inside the backward pass, or added to the optimizer's bf16 accumulators. The comments have what each sink
  * adds to the order of schedule.c. */
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/step/step.h"
 #include "core/step/weight_stream.h"
 

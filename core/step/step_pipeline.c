@@ -15,7 +15,7 @@
  * calls of a step are ordered by tick, then by the stage that computes: first its message, then the sums of
  * its gradients. Each rank makes its calls in that order, so ranks cannot wait for one another (comm.h). A
  * message travels while its sender computes the next micro-batch. */
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/step/step.h"
 
 #include <stdlib.h>

@@ -26,7 +26,7 @@
 #include "core/step/partition.h"
 #include "core/step/shard.h"
 #include "core/step/step.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* Building a trainer: towers, optimizer and buffers of one configuration. The step itself is schedule.c. */
 #include "core/step/step.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/log.h"
 #include "core/experiment/adapters.h"
 #include "core/experiment/experiment.h"

@@ -1,7 +1,10 @@
 /* Streamed weights: see weight_stream.h. */
 #include "core/step/weight_stream.h"
 #include "core/base/clock.h"
+#include "core/base/crc32c.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/log.h"
 #include "core/base/progress.h"
 #include "core/base/retry.h"

@@ -1,6 +1,6 @@
 /* Added tokens, which are found in a text before it is split, and the encoding of a whole text. The rules are
  * those of tokenizers' added_vocabulary.rs. */
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/text/text_internal.h"
 
 #include <stdlib.h>

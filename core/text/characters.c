@@ -1,5 +1,5 @@
 /* Characters, buffers and lists of core/text. */
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/text/text_internal.h"
 
 #include <stdlib.h>

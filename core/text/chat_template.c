@@ -1,6 +1,8 @@
 /* Chat templates: see chat_template.h. The table is in chat_rows.c. */
 #include "core/text/chat_template.h"
+#include "core/base/crc32c.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/json_members.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* Conversations: see conversation.h. */
 #include "core/text/conversation.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/json_members.h"
 #include "core/text/json_python.h"
 #include "core/text/text_internal.h"

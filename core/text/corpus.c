@@ -1,6 +1,6 @@
 /* Text files to tokens: see corpus.h. */
 #include "core/text/corpus.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/progress.h"
 #include "core/text/container.h"
 #include "core/text/text_internal.h"

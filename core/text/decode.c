@@ -1,8 +1,9 @@
 /* Tokens to bytes, and the tokens that a post-processor adds. Every decoder works on one token at a time,
  * so that an answer can be shown while it is made. */
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/text/text_internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 /* ---- post-processors ---- */

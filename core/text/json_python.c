@@ -1,6 +1,5 @@
 /* JSON as Python writes it: see json_python.h. */
 #include "core/text/json_python.h"
-#include "core/base/file.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,8 @@
 /* Normalizers: changes of a text before it is split. */
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/text/text_internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <utf8proc.h>
 

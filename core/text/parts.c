@@ -1,5 +1,7 @@
 /* Reading tokenizer.json: the file as a whole, and what its parts share. */
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/json_members.h"
 #include "core/text/text_internal.h"
 

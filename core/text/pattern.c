@@ -1,8 +1,9 @@
 /* Patterns: from Oniguruma's syntax, which `tokenizers` uses, to PCRE2's. The classes \s, \w and \d are
  * written out, because the libraries disagree about a few characters. */
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/text/text_internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
 

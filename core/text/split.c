@@ -1,5 +1,5 @@
 /* Pre-tokenizers: how a text is split into words. Each is one or two stages of a pattern. */
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/text/text_internal.h"
 
 #include <stdlib.h>

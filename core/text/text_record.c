@@ -1,6 +1,6 @@
 /* Records of .jsonl: see text_record.h. */
 #include "core/text/text_record.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/json_members.h"
 #include "core/text/conversation.h"
 #include "core/text/text_internal.h"

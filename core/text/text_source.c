@@ -1,5 +1,6 @@
 /* The text of a file: see text_source.h. */
 #include "core/text/text_source.h"
+#include "core/base/memory.h"
 #include "core/base/file_kind.h"
 
 #include <limits.h>

@@ -1,6 +1,8 @@
 /* The files next to a tokenizer.json: see tokenizer_settings.h. */
 #include "core/text/tokenizer_settings.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/json_members.h"
 #include "core/base/log.h"
 

@@ -1,7 +1,8 @@
 /* The model of a tokenizer: tokens by number and text, merges. */
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/text/text_internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 /* ---- tokens ---- */

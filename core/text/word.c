@@ -1,5 +1,5 @@
 /* Words to tokens: merges of byte pair encoding, by a heap over a linked list of symbols. */
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/text/text_internal.h"
 
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 /* Hints after a failure: see advice.h. */
 #include "core/train/advice.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/log.h"
 #include "core/run/checkpoint.h"
 #include "core/train/resume_check.h"

@@ -6,6 +6,7 @@
  *          "algorithm": "0a00...", "first_ms": 0.05, "ms": 0.04}, ...]}
  */
 #include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/train/loop_internal.h"

@@ -1,7 +1,9 @@
 /* meta.json and plan.json: see meta.h. */
 #include "core/train/meta.h"
 #include "core/experiment/experiment.h"
+#include "core/base/crc32c.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/json.h"
 #include "core/data/token_documents.h"
 #include "core/run/checkpoint.h"

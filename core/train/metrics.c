@@ -1,6 +1,6 @@
 /* Lines of metrics.jsonl: see metrics.h. */
 #include "core/train/metrics.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/run/many_ranks.h"
 #include "core/run/memory.h"
 

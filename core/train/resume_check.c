@@ -1,6 +1,8 @@
 /* Checks of a resumed run: see resume_check.h. */
 #include "core/train/resume_check.h"
+#include "core/base/crc32c.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/data/labels.h"

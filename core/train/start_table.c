@@ -1,6 +1,6 @@
 /* The start table: see start_table.h. */
 #include "core/train/start_table.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/log.h"
 #include "core/base/message.h"
 

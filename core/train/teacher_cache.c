@@ -1,7 +1,9 @@
 /* The teacher's outputs in a file: see teacher_cache.h. */
 #include "core/train/teacher_cache.h"
 #include "core/base/clock.h"
+#include "core/base/crc32c.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/log.h"
 #include "core/base/progress.h"
 #include "core/base/retry.h"

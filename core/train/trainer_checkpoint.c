@@ -1,6 +1,7 @@
 /* Saving and loading of a trainer: see trainer_checkpoint.h. */
 #include "core/train/trainer_checkpoint.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/run/checkpoint.h"
 #include "core/experiment/adapters.h"
 #include "core/model/metadata.h"

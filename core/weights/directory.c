@@ -2,6 +2,8 @@
  * index of a checkpoint in shards, {"metadata": {...}, "weight_map": {TENSOR: FILE, ...}} (transformers,
  * modeling_utils.py; huggingface_hub, serialization). */
 #include "core/base/json_members.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/weights/weights_internal.h"
 
 #include <dirent.h>

@@ -2,6 +2,8 @@
  * a pickle with the location of each box of each tensor. A part is a sequence of boxes, each as torch.save
  * would write it. Source: torch/distributed/checkpoint/metadata.py and filesystem.py. */
 #include "core/weights/pytorch.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,6 +2,7 @@
  * storage. ROOT is the file's name at the time of saving. Source: torch/serialization.py (_save),
  * caffe2/serialize/inline_container.cc. */
 #include "core/weights/pytorch.h"
+#include "core/base/memory.h"
 #include "core/weights/zip.h"
 
 #include <jansson.h>

@@ -1,5 +1,6 @@
 /* The table of tensors that the readers of the formats fill in: see weights_internal.h. */
 #include "core/weights/weights_internal.h"
+#include "core/base/memory.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,6 @@
 /* Opens a file of weights by its content, and builds the table of its tensors: see weights.h. */
 #include "core/weights/weights_internal.h"
+#include "core/base/memory.h"
 
 #include <errno.h>
 #include <fcntl.h>

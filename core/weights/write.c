@@ -1,5 +1,6 @@
 /* Shared by the two writers: see write.h. */
 #include "core/weights/write.h"
+#include "core/base/memory.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -5,6 +5,7 @@
  * can check the file. A zip64 field is written only for a number that requires one.
  */
 #include "core/weights/write.h"
+#include "core/base/memory.h"
 #include "core/base/json.h"
 
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 /* Writing safetensors. The header lists the tensors in the caller's order. Their bytes follow, the widest
  * types first, so that each is aligned to its element size (as in the reference implementation). */
 #include "core/weights/write.h"
+#include "core/base/memory.h"
 #include "core/base/json.h"
 
 #include <stdlib.h>

@@ -4,7 +4,7 @@
  *   collectives RANKS [MIB]    GB/s that a rank sends, of an array of MIB (8): by the clock, the best of 20,
  *                              and by the processor time of all ranks */
 #include "core/base/clock.h"
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/comm/comm.h"
 #include "core/device/device.h"
 

@@ -2,6 +2,7 @@
  * thread, from memory; prints milliseconds per image, best of five passes. tests/bench/data.sh prints PIL's
  * rate for comparison. */
 #include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/data/data.h"
 
 #include <stdio.h>

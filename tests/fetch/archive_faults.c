@@ -1,6 +1,6 @@
 /* For every k, the k-th read of an archive fails or is interrupted: this file defines pread in front of
  * the C library's. A failed read is not reported as a damaged archive. */
-#include "core/base/file.h"
+#include "core/base/crc32c.h"
 #include "core/meopt.h"
 #include "fetch/archive.h"
 

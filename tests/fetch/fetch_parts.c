@@ -1,5 +1,6 @@
 /* The pieces of fetch that need no network: state files, claims, header lines, sources, backoff. */
 #include "core/base/file.h"
+#include "core/base/path.h"
 #include "fetch/http.h"
 #include "fetch/partial.h"
 #include "fetch/sources.h"

@@ -1,7 +1,7 @@
 /* libFuzzer: any bytes as the files of two runs (metrics.jsonl, meta.json, state.json, config.yaml of one,
  * then of the other, split at 0xff), compared and printed in every form. No output may hold a control
  * character of theirs, and the page no element of theirs. */
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/log.h"
 #include "core/compare/output.h"
 

@@ -1,5 +1,6 @@
 /* A list of images and labels from outside (CSV), for five images. */
 #include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/data/labels_internal.h"
 
 #include <stdio.h>

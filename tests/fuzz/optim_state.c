@@ -1,7 +1,7 @@
 /* libFuzzer: saved optimizer states. For any bytes, loading succeeds or is refused, and an accepted state
  * can be stepped and saved again. First byte: formats of the loading optimizer. Second byte: a record or
  * the file of meopt_save; bit 7: correct the checksums, so that later fields are reached. */
-#include "core/base/file.h"
+#include "core/base/crc32c.h"
 #include "core/meopt.h"
 
 #include <math.h>

@@ -1,5 +1,6 @@
 /* The index of a sharded checkpoint, with two shards in the same directory. */
 #include "tests/fuzz/weights_directory.h"
+#include "core/base/path.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)

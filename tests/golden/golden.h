@@ -2,7 +2,7 @@
 #ifndef MEOPT_TESTS_GOLDEN_GOLDEN_H
 #define MEOPT_TESTS_GOLDEN_GOLDEN_H
 
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/device/device.h"
 #include "core/nn/nn.h"
 #include "core/weights/weights.h"

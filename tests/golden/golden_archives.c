@@ -1,6 +1,8 @@
 /* Hostile and unusual archives: each case of archives/index.json has its expected result, through
  * fetch_archive. */
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/log.h"
 #include "fetch/fetch.h"
 #include "tests/golden/golden.h"

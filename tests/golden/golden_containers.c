@@ -1,7 +1,8 @@
 /* Every file and directory of tests/data/containers has the result in its row of index.json. The real
  * libraries wrote them (tests/make/containers.py), each with one small tower. It loads bit-identically
  * under the prefix and the entry of the row, or is refused with the row's exit code and message. */
-#include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/weights/weights_internal.h"
 
 #include <jansson.h>

@@ -2,7 +2,8 @@
  * saw, or is refused within 2 s and 256 MiB, and nothing in it is ever executed. The files are read from
  * $MEOPT_FIXTURES/loaders when it is set, else from tests/data/loaders; `meaning` in the index defines the
  * expectations. */
-#include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/weights/weights.h"
 
 #include <jansson.h>

@@ -1,7 +1,6 @@
 /* schedule_free in fp32 against schedulefree.AdamWScheduleFree, each option (tests/make/schedule_free.py), on
  * every instruction set: y after each step, and x; then points, records, and a z - y of few bits. */
 #include "tests/golden/golden.h"
-#include "core/base/file.h"
 #include "core/optim/optim.h"
 #include "core/weights/weights.h"
 

@@ -1,7 +1,7 @@
 /* The optimizer on a card ($MEOPT_TEST_DEVICE) is bit-identical to that on the CPU: all rules and formats,
  * shards that begin at an odd group, short and misaligned ends, gradients that are not finite,
  * accumulators, saving and loading. */
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/device/device.h"
 #include "core/meopt.h"
 #include "kernels/f16.h"

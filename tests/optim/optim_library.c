@@ -1,6 +1,6 @@
 /* libmeopt as documented in its header: state that survives a restart bit by bit and converts between
  * formats, gradient accumulation, shards, threads. */
-#include "core/base/file.h"
+#include "core/base/crc32c.h"
 #include "core/optim/state.h"
 #include "tests/mentions.h"
 #include "tests/optim/optim_table.h"

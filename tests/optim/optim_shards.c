@@ -3,7 +3,7 @@
  * clipping use sums over both handles (meopt_options.reduce). Two threads are the two ranks, and sums are
  * taken in their order. Each part is one chunk of the optimizer's own sums, so that these are the same,
  * too. */
-#include "core/base/file.h"
+#include "core/base/crc32c.h"
 #include "core/optim/state.h"
 
 #include <math.h>

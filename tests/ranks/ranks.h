@@ -3,6 +3,7 @@
 #define MEOPT_TESTS_RANKS_RANKS_H
 
 #include "core/train/trainer_checkpoint.h"
+#include "core/base/memory.h"
 #include "core/step/trainer.h"
 #include "tests/ranks/threads.h"
 #include "tests/train/tiny.h"

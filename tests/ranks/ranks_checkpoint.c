@@ -2,6 +2,8 @@
  * number and are bit-identical to one rank. A rank that cannot write its part is named, and the last good
  * checkpoint stays. */
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/run/checkpoint.h"
 #include "tests/ranks/ranks.h"
 

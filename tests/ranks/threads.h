@@ -2,7 +2,7 @@
 #ifndef MEOPT_TESTS_RANKS_THREADS_H
 #define MEOPT_TESTS_RANKS_THREADS_H
 
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/comm/comm.h"
 
 #include <pthread.h>

@@ -2,6 +2,7 @@
  * existing ones, and the configured number is kept. No model and no optimizer: tensors and records are
  * made here. */
 #include "core/base/json.h"
+#include "core/base/path.h"
 #include "tests/train/checkpoint.h"
 
 static void what_was_saved_comes_back(void **state)

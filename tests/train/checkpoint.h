@@ -3,6 +3,7 @@
 #define MEOPT_TESTS_TRAIN_CHECKPOINT_H
 
 #include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/log.h"
 #include "core/run/checkpoint.h"
 

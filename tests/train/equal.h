@@ -2,7 +2,7 @@
 #ifndef MEOPT_TESTS_TRAIN_EQUAL_H
 #define MEOPT_TESTS_TRAIN_EQUAL_H
 
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/plan/plan.h"
 #include "core/step/step.h"
 #include "core/step/trainer.h"

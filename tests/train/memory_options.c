@@ -1,7 +1,7 @@
 /* The memory options: the printed keys of an option plan to its bytes, no option is worse than another in
  * both time and memory, the fastest that fits is chosen, and overrides stay. One configuration;
  * MEOPT_LONG=1: three. */
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/log.h"
 #include "core/plan/memory_options.h"
 

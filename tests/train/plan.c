@@ -2,7 +2,7 @@
  * cached teacher and micro-batch, three families, random weights; the form's plan is the same. Small models;
  * with MEOPT_LONG=1 the published widths at two blocks, and the whole of DINOv2. On a card:
  * MEOPT_TEST_DEVICE=hip:0, fewer combinations. */
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/log.h"
 #include "core/config/config.h"
 #include "core/plan/plan.h"

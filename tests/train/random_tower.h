@@ -2,7 +2,7 @@
 #ifndef MEOPT_TESTS_TRAIN_RANDOM_TOWER_H
 #define MEOPT_TESTS_TRAIN_RANDOM_TOWER_H
 
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/nn/tower.h"
 
 #include <setjmp.h>

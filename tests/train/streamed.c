@@ -2,6 +2,7 @@
  * tests/data/towers, and in training. A scratch file that is changed or truncated meanwhile is refused with
  * its name and offset. On a card: MEOPT_TEST_DEVICE=hip:0. */
 #include "core/base/log.h"
+#include "core/base/crc32c.h"
 #include "core/step/weight_stream.h"
 #include "core/train/teacher_cache.h"
 #include "tests/golden/golden.h"

@@ -4,6 +4,8 @@
 #define MEOPT_TESTS_TRAIN_TINY_H
 
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/step/trainer.h"
 #include "tests/card.h"
 

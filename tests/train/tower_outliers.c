@@ -5,7 +5,7 @@
  * The limits are autocast's errors against float64 (PyTorch 2.15 on a CPU; tests/bench/tower_outliers.py of
  * commit 03b86daa prints them for the same towers). The reference here is the tower in fp32, which differs
  * from PyTorch by at most 5e-5 (golden_towers). */
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/nn/tower.h"
 #include "kernels/bf16.h"
 

@@ -1,7 +1,9 @@
 /* core/base: errors, files, checksums. */
 #include "core/base/error.h"
 #include "core/base/platform.h"
+#include "core/base/crc32c.h"
 #include "core/base/file.h"
+#include "core/base/path.h"
 #include "core/base/json.h"
 
 #include <signal.h>

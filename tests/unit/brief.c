@@ -2,6 +2,8 @@
  * first, other directories are skipped, and losses are read on demand. */
 #include "core/base/clock.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/run/run_summary.h"
 
 #include <math.h>

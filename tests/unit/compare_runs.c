@@ -1,6 +1,8 @@
 /* Runs of every kind are read correctly or refused clearly, and the table has the values of a reference
  * computation. */
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/compare/gap.h"
 #include "core/compare/table.h"
 #include "tests/mentions.h"

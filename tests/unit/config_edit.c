@@ -1,6 +1,7 @@
 /* Editing changes only the target: chosen documents, each with the expected text, or the refusal with its
  * line. Random documents: config_edit_random.c. */
 #include "core/base/file.h"
+#include "core/base/path.h"
 #include "core/config/config.h"
 #include "core/config/edit.h"
 

@@ -1,7 +1,7 @@
 /* Editing changes only the target: random documents x random set and unset. The check is independent of
  * core/config: libyaml's events without the target are the same, and bytes outside one splice are
  * identical. 2,000 documents; MEOPT_LONG=1: 100,000. Chosen documents: config_edit.c. */
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/config/config.h"
 #include "core/config/edit.h"
 #include "tests/unit/random_document.h"

@@ -2,6 +2,7 @@
  * returns to the saved bytes, and nothing is accessed out of bounds (ASan). 2 s; MEOPT_LONG=1: 60 s. */
 #include "cli/form/form.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/log.h"
 #include "core/config/value.h"
 

@@ -1,5 +1,6 @@
 /* core/config: accepted and refused documents, and their messages. */
-#include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/config/config.h"
 
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /* kernels/cpu/select: the set of kernels of each processor; a requested set is used or refused.
  * core/base/cpu: the features of a processor, and that all code that chooses before the kernels uses it. */
 #include "core/base/cpu.h"
-#include "core/base/file.h"
+#include "core/base/crc32c.h"
 #include "core/device/device.h"
 #include "core/meopt.h"
 #include "core/weights/weights_internal.h"

@@ -4,6 +4,8 @@
 #include "cli/dashboard/dash_internal.h"
 #include "cli/terminal/screen.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 
 #include <locale.h>
 #include <math.h>

@@ -1,6 +1,6 @@
 /* Which files below a root are the images: cycles of links end, training images are not mixed with
  * validation and test images, patterns override that, and skipped files are counted. */
-#include "core/base/file.h"
+#include "core/base/path.h"
 #include "tests/unit/list_images.h"
 #include "tests/mentions.h"
 #include "tests/work_directory.h"

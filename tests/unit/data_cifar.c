@@ -1,6 +1,8 @@
 /* CIFAR's archives: both forms give the same images and labels; damaged ones are refused. tests/data/cifar:
  * see tests/make/cifar.py. */
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/data/cifar.h"
 #include "core/data/data.h"
 #include "core/data/labels.h"

@@ -1,6 +1,8 @@
 /* A failed system call is not a bad image: the loader with files that cannot be opened or read, once or
  * always. This program defines open(), read() and nanosleep() in front of the C library's. */
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/data/data.h"
 
 #include <errno.h>

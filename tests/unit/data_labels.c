@@ -1,5 +1,7 @@
 /* The class of each image: from directories, and the classes of validation images. */
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/data/data.h"
 #include "core/data/labels_internal.h"
 #include "tests/mentions.h"

@@ -1,6 +1,7 @@
 /* The list of images is complete or an error: an entry that cannot be examined is never omitted. This
  * program defines stat and readdir in front of the C library's. */
 #include "core/base/file.h"
+#include "core/base/path.h"
 #include "tests/unit/list_images.h"
 
 #include <dirent.h>

@@ -1,5 +1,7 @@
 /* Order of the images, and the loader. */
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/data/augment.h"
 #include "core/data/data.h"
 

@@ -1,6 +1,7 @@
 /* Bytes are tokens of a vocabulary of 256 alone, unless data.tokens says so; files that are something else,
  * and tokens whose index is lost, are refused. */
 #include "core/base/file.h"
+#include "core/base/path.h"
 #include "core/data/data.h"
 #include "tests/mentions.h"
 #include "tests/work_directory.h"

@@ -1,6 +1,7 @@
 /* Images in tar archives: the same samples as from single files, in the order of their names, also after a
  * resume. Archives next to images are skipped; a damaged one is an error of the list. */
 #include "core/base/file.h"
+#include "core/base/path.h"
 #include "core/data/data.h"
 #include "tests/unit/list_images.h"
 #include "tests/mentions.h"

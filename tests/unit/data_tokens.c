@@ -1,6 +1,7 @@
 /* Token files: every format gives its tokens; samples are a function of seed, epoch and position; documents
  * stay apart; damaged files are refused with their position. */
-#include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/base/mapped_file.h"
 #include "core/data/list.h"
 #include "core/data/token_write.h"

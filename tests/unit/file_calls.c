@@ -2,6 +2,7 @@
  * they are interrupted every time. This program defines fsync, ftruncate, read, pread, write and pwrite in
  * front of the C library's. */
 #include "core/base/file.h"
+#include "core/base/path.h"
 #include "core/weights/weights.h"
 
 #include <dirent.h>

@@ -1,6 +1,8 @@
 /* A run directory may be another user's: every reader of it ends, soon and with a message, whatever lies
  * there. open() and openat() of this program stand before the system's. */
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/compare/record.h"
 #include "core/config/document.h"
 #include "core/run/follow.h"

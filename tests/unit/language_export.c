@@ -3,6 +3,8 @@
 #include "cli/export/export_language.h"
 #include "cli/export/export_shards.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/model/metadata.h"
 #include "core/model/parameters.h"
 #include "core/model/rename_keys.h"

@@ -1,6 +1,8 @@
 /* Checkpoints of language models: shapes from tensors and config.json, values in transformers' layout and
  * back, refusals by model type. */
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/model/metadata.h"
 #include "core/model/parameters.h"
 #include "core/model/rename_keys.h"

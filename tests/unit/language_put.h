@@ -3,6 +3,7 @@
 #define MEOPT_TESTS_UNIT_LANGUAGE_PUT_H
 
 #include "core/model/metadata.h"
+#include "core/base/memory.h"
 #include "core/model/parameters.h"
 #include "core/weights/weights.h"
 

@@ -2,6 +2,8 @@
  * and compare read them. Up to 64 ranks every rank is listed. */
 #include "cli/supervisor/supervise_internal.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/compare/record.h"
 #include "core/run/follow.h"
 #include "core/run/many_ranks.h"

@@ -1,6 +1,7 @@
 /* A run of 1,100 ranks writes metric lines of hundreds of kilobytes: every reader takes them, and a resume
  * cuts the file where it should. */
 #include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/compare/record.h"
 #include "core/run/run_summary.h"
 #include "core/run/follow.h"

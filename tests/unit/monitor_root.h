@@ -3,6 +3,8 @@
 #define MEOPT_TESTS_UNIT_MONITOR_ROOT_H
 
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/monitor/monitor.h"
 
 #include <setjmp.h>

@@ -9,7 +9,7 @@
 #ifndef MEOPT_TESTS_UNIT_OPS_REFERENCE_H
 #define MEOPT_TESTS_UNIT_OPS_REFERENCE_H
 
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "tests/unit/ops_trial.h"
 
 static const double u32 = 0x1p-24, u16 = 0x1p-8;

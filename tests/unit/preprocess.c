@@ -1,6 +1,7 @@
 /* Preprocessing of a tower's images: from the keys, from the sidecar configs of timm, open_clip and
  * transformers, or assumed, with a message. */
 #include "core/experiment/preprocess.h"
+#include "core/base/path.h"
 #include "core/experiment/experiment.h"
 #include "core/step/trainer.h"
 #include "tests/golden/golden.h"

@@ -1,5 +1,6 @@
 /* A run directory that is moved, removed, or replaced by another run while its process holds it. */
 #include "core/base/file.h"
+#include "core/base/path.h"
 #include "core/run/run.h"
 
 #include <errno.h>

@@ -1,5 +1,6 @@
 /* The lines of a file that grows: each whole one once, whatever the writer does to it. */
 #include "core/base/file.h"
+#include "core/base/path.h"
 #include "core/run/tail.h"
 
 #include <fcntl.h>

@@ -1,6 +1,8 @@
 /* core/train/tensorboard, core/train/prometheus: what others read of a run. The event file is read back by
  * the definition of its format. */
+#include "core/base/crc32c.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/run/prometheus.h"
 #include "core/run/tensorboard.h"
 #include "tests/work_directory.h"

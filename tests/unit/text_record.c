@@ -2,6 +2,7 @@
  * (tests/make/chat_templates.py). */
 #include "core/text/conversation.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/json.h"
 
 #include <setjmp.h>

@@ -2,6 +2,8 @@
  * with their number; the same samples for any ranks, after a resume, and in an evaluation each label once. */
 #include "core/data/token_pack.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/data/token_write.h"
 #include "tests/mentions.h"
 #include "tests/unit/token_batches.h"

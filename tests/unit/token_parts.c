@@ -1,5 +1,6 @@
 /* Which token files of a directory are read: those for training or for validation, and not data.val. */
 #include "core/base/file.h"
+#include "core/base/path.h"
 #include "core/data/labels.h"
 #include "tests/mentions.h"
 #include "tests/work_directory.h"

@@ -1,5 +1,6 @@
 /* Tokenizers equal Hugging Face's (tests/make/tokenizer_files.py). Damaged and hostile files are refused. */
 #include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/base/json.h"
 #include "core/text/tokenizer.h"
 #include "tests/mentions.h"

@@ -1,6 +1,8 @@
 /* WebP to RGB, byte-identical to PIL (tests/make/webp.py made the images and PIL's pixels). A damaged WebP is
  * refused, and other file types are named in the message. */
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/data/data.h"
 #include "core/weights/weights.h"
 #include "tests/mentions.h"

@@ -2,6 +2,8 @@
  *
  * `test_weights write DIR` serves tests/cli/weights_torch.sh. */
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 #include "core/weights/weights_internal.h"
 
 #include <fcntl.h>

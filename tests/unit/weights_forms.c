@@ -1,6 +1,5 @@
 /* core/weights: the forms of a state dict that torch writes seldom, or wrote long ago. Each pickle is put
  * into the legacy container with one storage of the four floats 1 2 3 4. */
-#include "core/base/file.h"
 #include "core/weights/weights.h"
 #include "tests/mentions.h"
 

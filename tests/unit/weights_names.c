@@ -1,5 +1,4 @@
 /* core/weights: finding a tower under names that wrappers changed, and values that are no numbers. */
-#include "core/base/file.h"
 #include "core/weights/weights.h"
 #include "tests/mentions.h"
 

@@ -1,5 +1,4 @@
 /* core/weights: numbers are converted exactly, each rounded once; the checksum is zip's. */
-#include "core/base/file.h"
 #include "core/weights/weights_internal.h"
 
 #include <math.h>

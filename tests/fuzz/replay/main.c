@@ -1,6 +1,8 @@
 /* Runs a fuzz target once over each file named, or each in the directories named, with any compiler: a corpus
  * is a set of regression tests. Usage: corpus_NAME PATH... */
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/path.h"
 
 #include <dirent.h>
 #include <stdlib.h>
