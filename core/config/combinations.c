@@ -185,12 +185,11 @@ static void tower_rows(const struct combinations *w, const struct config *c, con
     char key[64];
     bool student = t == &c->model_s && c->train.objective == TRAIN_OBJECTIVE_DISTILL;
     enum family family = config_arch_family(t->arch), is = config_tower_family(c, t),
-                      said = t->family || student ? t->family : c->model.family;
+                said = t->family || student ? t->family : c->model.family;
     snprintf(key, sizeof key, "%s.arch", section);
     REFUSE(w, family && said && said != family, key, "leave the family out",
-           "%s is %s, of family %s, but %s says %s", key, tower_arch_names[t->arch],
-           family_names[family], t->family ? "model_s.family" : "model.family",
-           family_names[said]);
+           "%s is %s, of family %s, but %s says %s", key, tower_arch_names[t->arch], family_names[family],
+           t->family ? "model_s.family" : "model.family", family_names[said]);
     bool apart = config_reads_tokens(c); /* heads times head_dim is not the width */
     int64_t heads = apart ? 0 : t->heads, head_dim = t->head_dim, width = t->width;
     bool divides = !heads || !width || width % heads == 0;
