@@ -60,6 +60,13 @@ int step_end_updates(struct step *s, int code, double (*squares)(const struct tr
     return code;
 }
 
+/* Two backward passes are bit-identical, and the first was finite. A gradient of one micro-batch is checked
+ * until a tensor has stepped. */
+static int begin(struct step *s, struct error *err)
+{
+    return step_begin_updates(s, s->order->twice ? 0 : s->t->micro == s->t->batch ? 2 : 1, err);
+}
+
 static int end(struct step *s, int code, struct error *err)
 {
     if (s->by_group) step_send_grad_stats(s->t); /* copied with the results, for which meopt_step_end waits */
@@ -86,8 +93,7 @@ static int kept_apply(struct step *s, int group, struct error *err)
     struct trainer *t = s->t;
     struct meopt_error library = {0};
     if (group != t->schedule.last) return 0; /* all groups at once */
-    for (int i = 0; i < t->tensor_count; i++)
-        t->gradients[i] = gradient_of(&t->student->parameters[t->parameter_of[i]]);
+    group_gradients(t, -1, false);
     return meopt_step(t->opt, s->step, s->lr, s->scale, t->gradients, NULL, &library)
                ? trainer_library_error(&library, err)
                : 0;
@@ -111,12 +117,6 @@ static int released_measured(struct step *s, struct error *err)
     return code ? code : step_add_norms(s, step_found_squares, err);
 }
 
-static int released_begin(struct step *s, struct error *err)
-{
-    /* both backward passes are bit-identical, and the first was finite */
-    return step_begin_updates(s, s->t->schedule.twice ? 0 : 2, err);
-}
-
 static int released_apply(struct step *s, int group, struct error *err)
 {
     struct trainer *t = s->t;
@@ -137,7 +137,7 @@ static int released_apply(struct step *s, int group, struct error *err)
 
 const struct sink sink_released = {.measure = released_measure,
                                    .measured = released_measured,
-                                   .begin = released_begin,
+                                   .begin = begin,
                                    .apply = released_apply,
                                    .end = end};
 
@@ -169,8 +169,6 @@ static int accumulated_measured(struct step *s, struct error *err)
     return 0;
 }
 
-static int accumulated_begin(struct step *s, struct error *err) { return step_begin_updates(s, 1, err); }
-
 /* Streamed weights are updated group by group, those in memory at once. */
 static int accumulated_apply(struct step *s, int group, struct error *err)
 {
@@ -190,7 +188,7 @@ static int accumulated_apply(struct step *s, int group, struct error *err)
 
 const struct sink sink_accumulated = {.take = accumulate,
                                       .measured = accumulated_measured,
-                                      .begin = accumulated_begin,
+                                      .begin = begin,
                                       .apply = accumulated_apply,
                                       .end = end,
                                       .reads_losses = true};
@@ -198,12 +196,11 @@ const struct sink sink_accumulated = {.take = accumulate,
 /* ---- grouped: accumulators of one group, which is applied after its last micro-batch ---- */
 
 /* The norm that is reported is in either pass that of the sums. */
-static int grouped_norm(const struct step *s, int group, struct error *err)
+static int grouped_norm(const struct step *s, struct error *err)
 {
     struct trainer *t = s->t;
     struct meopt_error library = {0};
     struct meopt_gradient *none = xcalloc((size_t)t->tensor_count + 1, sizeof *none);
-    (void)group;
     int status = meopt_norms_begin(t->opt, none, &library);
     free(none);
     return diverged_or(s, status, &library, err);
@@ -211,8 +208,9 @@ static int grouped_norm(const struct step *s, int group, struct error *err)
 
 static int grouped_measure(struct step *s, int group, struct error *err)
 {
+    (void)group;
     struct meopt_error library = {0};
-    int code = grouped_norm(s, group, err);
+    int code = grouped_norm(s, err);
     return code ? code : diverged_or(s, meopt_accumulators_clear(s->t->opt, &library), &library, err);
 }
 
@@ -230,16 +228,11 @@ static int grouped_measured(struct step *s, struct error *err)
     return 0;
 }
 
-static int grouped_begin(struct step *s, struct error *err)
-{
-    return step_begin_updates(s, s->t->schedule.twice ? 0 : 1, err);
-}
-
 static int grouped_apply(struct step *s, int group, struct error *err)
 {
     struct trainer *t = s->t;
     struct meopt_error library = {0};
-    int code = t->schedule.twice ? 0 : grouped_norm(s, group, err);
+    int code = s->order->twice ? 0 : grouped_norm(s, err);
     if (code) return code;
     size_t count = group_gradients(t, group, true);
     int status = meopt_step_tensors(t->opt, t->tensors, t->gradients, count, s->scale, &library);
@@ -251,13 +244,13 @@ static int grouped_apply(struct step *s, int group, struct error *err)
 
 static int grouped_end(struct step *s, int code, struct error *err)
 {
-    if (!code && !s->t->schedule.twice) code = grouped_measured(s, err);
+    if (!code && !s->order->twice) code = grouped_measured(s, err);
     return end(s, code, err);
 }
 
 const struct sink sink_grouped = {.take = accumulate,
                                   .measure = grouped_measure,
                                   .measured = grouped_measured,
-                                  .begin = grouped_begin,
+                                  .begin = begin,
                                   .apply = grouped_apply,
                                   .end = grouped_end};

@@ -28,7 +28,7 @@ struct moved {
     char kernel[64];
     long long launches, read, written;
 };
-struct step_case {
+struct moves {
     struct moved kernels[KERNELS];
     int count;
 };
@@ -47,7 +47,7 @@ static int give(void *context, int64_t index, struct batch *batch, const int64_t
 
 static void collect(void *context, const char *kernel, long long launches, long long read, long long written)
 {
-    struct step_case *step = context;
+    struct moves *step = context;
     assert_true(step->count < KERNELS);
     struct moved *m = &step->kernels[step->count++];
     snprintf(m->kernel, sizeof m->kernel, "%s", kernel);
@@ -60,7 +60,7 @@ typedef void (*give_moved)(void *context, const char *kernel, long long launches
                            long long written);
 
 /* Returns the bytes that the last of several steps moved, with a student of `blocks` blocks. */
-static void measure(const char *settings, int depth, struct step_case *step)
+static void measure(const char *settings, int depth, struct moves *step)
 {
     const char *device = getenv("MEOPT_TEST_DEVICE"), *driver = getenv("MEOPT_HIP_LIBRARY");
     void (*traffic)(give_moved, void *);
@@ -94,7 +94,7 @@ static void measure(const char *settings, int depth, struct step_case *step)
 }
 
 /* One block: what a student with one more moves beyond one without it. */
-static void subtract(struct step_case *more, const struct step_case *less)
+static void subtract(struct moves *more, const struct moves *less)
 {
     for (int i = 0; i < less->count; i++)
         for (int k = 0; k < more->count; k++)
@@ -104,9 +104,9 @@ static void subtract(struct step_case *more, const struct step_case *less)
                 more->kernels[k].written -= less->kernels[i].written;
             }
 }
-static void measure_block(const char *settings, struct step_case *block)
+static void measure_block(const char *settings, struct moves *block)
 {
-    struct step_case *one = xcalloc(1, sizeof *one);
+    struct moves *one = xcalloc(1, sizeof *one);
     measure(settings, 2, block);
     measure(settings, 1, one);
     subtract(block, one);
@@ -124,7 +124,7 @@ static const struct tower_kind {
     {"SwiGLU and LayerScale", "model.family=dinov2 model_s.ffn=swiglu", true, true, false},
 };
 
-static void sum_up(const struct step_case *block, struct moved sums[CLASSES])
+static void sum_up(const struct moves *block, struct moved sums[CLASSES])
 {
     memset(sums, 0, CLASSES * sizeof *sums);
     for (int k = 0; k < block->count; k++) {
@@ -170,7 +170,7 @@ static void a_block_moves_no_more_than_its_operations_need(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         if (!kinds[i].first && !getenv("MEOPT_LONG")) continue;
-        struct step_case *block = xcalloc(1, sizeof *block);
+        struct moves *block = xcalloc(1, sizeof *block);
         struct moved sums[CLASSES];
         double bytes[CLASSES];
         int launches[CLASSES];
@@ -194,7 +194,7 @@ static void print_table(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        struct step_case *block = xcalloc(1, sizeof *block);
+        struct moves *block = xcalloc(1, sizeof *block);
         struct moved sums[CLASSES];
         measure_block(kinds[i].settings, block);
         sum_up(block, sums);
