@@ -12,16 +12,11 @@ static char work[64];
 
 static int setup(void **state)
 {
-    (void)state;
     strcpy(work, "/tmp/meopt-test-XXXXXX");
     return mkdtemp(work) ? 0 : -1;
 }
 
-static int teardown(void **state)
-{
-    (void)state;
-    return file_remove_tree(work, NULL);
-}
+static int teardown(void **state) { return file_remove_tree(work, NULL); }
 
 /* Writes a file below it, in directories that are made. */
 static inline void put_file(const char *name, const void *bytes, size_t size)

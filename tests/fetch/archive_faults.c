@@ -83,7 +83,6 @@ static int walk(const char *path, int failing, int why, uint32_t *sum, struct er
 
 static void no_read_that_fails_is_a_damaged_archive(void **state)
 {
-    (void)state;
     static const char *const archives[] = {CORPUS "ok_ustar.tar", CORPUS "ok_ustar.tar.gz",
                                            CORPUS "ok_plain.tar.zst", CORPUS "ok_stored.zip",
                                            CORPUS "ok_deflate.zip"};

@@ -21,7 +21,6 @@ static char scratch[] = "/tmp/meopt-parts-XXXXXX";
 
 static void state_text(void **state)
 {
-    (void)state;
     struct partial_state a = {.total = 1000,
                               .segment_count = 2,
                               .segments = {{0, 500, 500}, {500, 1000, 20}}},
@@ -60,7 +59,6 @@ static struct http_headers read_headers(const char *text)
 
 static void headers(void **state)
 {
-    (void)state;
     struct http_headers h =
         read_headers("HTTP/1.1 302 Found\r\nETag: \"old\"\r\nHTTP/2 206\r\ncontent-range: bytes "
                      "5-9/100\r\nETag: \"new\"\r\nRetry-After: 7\r\n");
@@ -114,7 +112,6 @@ static void put(const struct partial *part, const char *text, int64_t at)
 
 static void claims(void **state)
 {
-    (void)state;
     char *directory = path_join(scratch, "claims");
     struct partial part, second;
     struct error err = {0};
@@ -176,7 +173,6 @@ static void claims(void **state)
 
 static void claim_race(void **state)
 {
-    (void)state;
     enum { N = 8, ROUNDS = 30 };
     char *directory = path_join(scratch, "race");
     for (int round = 0; round < ROUNDS; round++) {
@@ -236,7 +232,6 @@ static int add(const char *text, struct error *err)
 
 static void sources(void **state)
 {
-    (void)state;
     struct sources s = {0};
     struct error err = {0};
     const char *text = "sources:\n  a: {file: a.tar.gz, url: [https://x/y, 'file:../z.tar.gz'], size: 5, "

@@ -142,7 +142,6 @@ static int run_case(const char *directory, const json_t *c, const char *scratch)
 
 static void archives(void **state)
 {
-    (void)state;
     char *directory = golden_path("archives", NULL, NULL), *index = path_join(directory, "index.json");
     char scratch[] = "/tmp/meopt-archives-XXXXXX";
     assert_non_null(mkdtemp(scratch));

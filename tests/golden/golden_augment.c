@@ -18,7 +18,6 @@ static void *tensor(struct weights *w, const char *name, enum dtype type)
 
 static void operations_equal_torchvision(void **state)
 {
-    (void)state;
     struct weights *w = golden_open("augment", "augment.safetensors", NULL);
     int compared = 0;
     bool seen[AUGMENT_OPS] = {false};
@@ -46,7 +45,6 @@ static void operations_equal_torchvision(void **state)
 
 static void erasing_and_mixing_equal_torchvision(void **state)
 {
-    (void)state;
     enum { SIDE = 32, VALUES = 3 * SIDE * SIDE };
     struct weights *w = golden_open("augment", "augment.safetensors", NULL);
     float *values = tensor(w, "values", DTYPE_F32), *partner = tensor(w, "partner", DTYPE_F32),
@@ -90,7 +88,6 @@ static void erasing_and_mixing_equal_torchvision(void **state)
 /* Draws of many images and rows: their shares, ranges and means. */
 static void draws_have_their_distributions(void **state)
 {
-    (void)state;
     enum { DRAWS = 20000, SIDE = 224 };
     int erased = 0;
     double area = 0, sum = 0, square = 0;

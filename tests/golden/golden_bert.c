@@ -20,7 +20,6 @@ GOLDEN_TEST(evaluation_is_the_training_loss) { check_evaluation("padded"); }
  * pooler, the prediction of the next sentence, and copies of the table and the bias. */
 static void old_files_have_the_same_weights(void **state)
 {
-    (void)state;
     static const char *const more[] = {"bert.pooler.dense.weight",       "bert.pooler.dense.bias",
                                        "cls.seq_relationship.weight",    "cls.seq_relationship.bias",
                                        "cls.predictions.decoder.weight", "cls.predictions.decoder.bias",

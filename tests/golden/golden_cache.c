@@ -75,11 +75,7 @@ static void equals_the_whole(const char *dir)
     free(half);
 }
 
-static void steps_equal_the_whole_sample(void **state)
-{
-    (void)state;
-    golden_each("language", equals_the_whole);
-}
+static void steps_equal_the_whole_sample(void **state) { golden_each("language", equals_the_whole); }
 
 int main(void)
 {

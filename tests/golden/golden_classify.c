@@ -196,7 +196,6 @@ static void load_adapters(struct subject *s, const char *dir, const char *file, 
 /* Adapters of all matrices, below LayerScale, and the classifier. */
 static void adapters_equal_peft(void **state)
 {
-    (void)state;
     static const char dir[] = "timm-vit-scale";
     struct subject s;
     struct weights *golden = golden_open("lora", dir, "golden.safetensors");
@@ -229,11 +228,7 @@ static void adapters_equal_peft(void **state)
     free(loss);
 }
 
-static void classifiers_equal_the_libraries(void **state)
-{
-    (void)state;
-    golden_each("classify", equals_library);
-}
+static void classifiers_equal_the_libraries(void **state) { golden_each("classify", equals_library); }
 
 /* No worse than 1.5 times the library's own bf16. Its loss may be right by chance: an error of the logits
  * that points anywhere moves the loss by |dloss/dlogits| |error| / sqrt(N) on average; three times that is
@@ -277,7 +272,6 @@ static void equals_library_in_bf16(const char *dir)
 
 static void classifiers_equal_the_libraries_in_bf16(void **state)
 {
-    (void)state;
     golden_each("classify", equals_library_in_bf16);
 }
 
@@ -304,14 +298,12 @@ static void starts_at_zero(const char *dir)
 static void a_classifier_of_four_layers_is_replaced(void **state)
 {
     struct subject s;
-    (void)state;
     subject_open(&s, "dinov2-hub", "layers4.safetensors", CLASSES_UNKNOWN, DTYPE_F32);
     loss_is_ln_classes(&s);
 }
 
 static void first_loss_of_a_new_classifier_is_ln_classes(void **state)
 {
-    (void)state;
     golden_each("classify", starts_at_zero);
 }
 

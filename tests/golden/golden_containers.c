@@ -93,7 +93,6 @@ static const char *check_refusal(int code, const struct error *err, const json_t
 
 static void every_container_opens_or_says_what_it_is(void **state)
 {
-    (void)state;
     char *dir = directory(), *index = path_join(dir, "index.json"),
          *tower_path = path_join(dir, "tower.safetensors");
     json_t *rows = json_load_file(index, 0, NULL), *row;

@@ -73,7 +73,6 @@ static void check_case(struct device *dev, const struct weights *w, const char *
 
 static void equals_pytorch(void **state)
 {
-    (void)state;
     static const char *const cases[] = {"plain", "smooth", "mixed", "mixed_hard", "outliers", "binary"};
     const char *spec = getenv("MEOPT_TEST_DEVICE") ? getenv("MEOPT_TEST_DEVICE") : "cpu";
     struct device *dev;

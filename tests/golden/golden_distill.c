@@ -254,11 +254,7 @@ static void trajectory(const char *dir)
     trajectory_close(&t);
 }
 
-static void trajectories_equal_pytorch(void **state)
-{
-    (void)state;
-    golden_each("distill", trajectory);
-}
+static void trajectories_equal_pytorch(void **state) { golden_each("distill", trajectory); }
 
 int main(void)
 {

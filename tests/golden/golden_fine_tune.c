@@ -161,11 +161,7 @@ static void each_case(const char *dir)
     train(dir, "train.micro_batch=2 optim.gradients=keep");
 }
 
-static void fine_tuning_equals_timm(void **state)
-{
-    (void)state;
-    golden_each("fine_tune", each_case);
-}
+static void fine_tuning_equals_timm(void **state) { golden_each("fine_tune", each_case); }
 
 int main(void)
 {

@@ -14,7 +14,6 @@ GOLDEN_TEST(other_forms_equal_the_plain_one) { each_of(&language, forms_agree); 
 /* cross_entropy(label_smoothing) of PyTorch, where labels are missing: in each form of the logits' parts. */
 static void smoothed_labels_equal_pytorch_s(void **state)
 {
-    (void)state;
     static const int64_t rows[] = {72, 20, 8}; /* of logits: whole, rows, slabs */
     for (size_t i = 0; i < 12; i++) {
         const char *dir = i / 6 ? "qwen3" : "gpt2", *name = "";
@@ -43,7 +42,6 @@ GOLDEN_TEST(packed_documents_equal_separate_ones) { each_of(&language, packed_eq
 /* Padding at the end of samples: a document of its own without labels. It changes nothing. */
 static void padding_changes_nothing(void **state)
 {
-    (void)state;
     struct subject s;
     struct tower_options options = options_of(DTYPE_F32);
     const char *name = "";
@@ -70,7 +68,6 @@ GOLDEN_TEST(evaluation_is_the_training_loss) { check_evaluation("llama"); }
 /* With the first groups frozen, the others have the same gradients. */
 static void frozen_groups_change_no_other_gradient(void **state)
 {
-    (void)state;
     static const char *const models[] = {"gpt2", "qwen3"};
     for (size_t m = 0; m < 2; m++) {
         struct subject all, part;

@@ -115,7 +115,6 @@ static const char *run_case(const json_t *item, const char *dir, char *detail, s
 
 static void every_case_loads_or_is_refused(void **state)
 {
-    (void)state;
     char *dir = directory(), *index = path_join(dir, "index.json"), detail[1024];
     json_error_t where;
     json_t *root = json_load_file(index, 0, &where), *cases = json_object_get(root, "cases");

@@ -70,7 +70,6 @@ static const struct golden_model adapted = {.folder = "lora",
 
 static void models_equal_peft(void **state)
 {
-    (void)state;
     model = &adapted;
     for (int i = 0; i < CASES; i++) equals_original(cases[i].dir);
 }
@@ -78,7 +77,6 @@ static void models_equal_peft(void **state)
 /* With one column of the token table 3,000 times as large. */
 static void outliers_equal_peft(void **state)
 {
-    (void)state;
     enum { OUTLIER = 3000, COLUMN = 5 };
     for (int i = 0; i < CASES; i++) {
         struct subject s;
@@ -107,7 +105,6 @@ static void outliers_equal_peft(void **state)
 
 static void other_forms_equal_the_plain_one(void **state)
 {
-    (void)state;
     for (int i = 0; i < CASES; i++) forms_agree(cases[i].dir);
 }
 
@@ -120,7 +117,6 @@ static double loss_with(struct subject *s, const struct parameter *p, int64_t k,
 
 static void gradient_is_that_of_the_loss(void **state)
 {
-    (void)state;
     struct subject s;
     struct tower_options options = options_of(DTYPE_F32);
     subject_open(&s, "llama", &options);
@@ -147,7 +143,6 @@ static void gradient_is_that_of_the_loss(void **state)
 
 static void targets_are_ends_of_names(void **state)
 {
-    (void)state;
     static const struct {
         const char *dir, *text, *names; /* NULL: refused */
     } rows[] = {{"gpt2", "c_proj", "attn.c_proj,mlp.c_proj"},

@@ -38,7 +38,6 @@ static char *path_of(const char *name)
 
 static int open_data(void **state)
 {
-    (void)state;
     json_index = json_load_file(path_of("index.json"), 0, NULL);
     FILE *f = fopen(path_of("muon.safetensors"), "rb");
     if (!json_index || !f) return 1;
@@ -62,7 +61,6 @@ static int open_data(void **state)
 
 static int close_data(void **state)
 {
-    (void)state;
     json_decref(json_index);
     json_decref(header);
     free(data);
@@ -146,7 +144,6 @@ static float found[MATRICES][LARGEST], others[MATRICES][LARGEST];
 
 static void the_classes_in_fp32(void **state)
 {
-    (void)state;
     static const int forms[] = {MEOPT_NS_AUTO, MEOPT_NS_DIRECT, MEOPT_NS_GRAM};
     const char *name;
     json_t *of;
@@ -167,7 +164,6 @@ static void the_classes_in_fp32(void **state)
 /* In bf16 neither is exact: ours is as far from the exact trajectory as the class, within 1.5 times. */
 static void the_class_in_bf16(void **state)
 {
-    (void)state;
     json_t *of = json_object_get(json_object_get(json_index, "cases"), "default");
     static const int forms[] = {MEOPT_NS_DIRECT, MEOPT_NS_GRAM};
     for (size_t form = 0; form < 2; form++) {
@@ -186,7 +182,6 @@ static void the_class_in_bf16(void **state)
 
 static void bits_of_sets_and_threads(void **state)
 {
-    (void)state;
     static const char *const sets[] = {"avx512", "avx2", "plain"};
     json_t *of = json_object_get(json_object_get(json_index, "cases"), "default");
     for (int form = MEOPT_NS_DIRECT; form <= MEOPT_NS_GRAM; form++)
@@ -209,7 +204,6 @@ static void bits_of_sets_and_threads(void **state)
 /* The GEMM of a device sums in the order of its instruction set, with any number of threads. */
 static void the_class_with_the_gemm_of_each_set(void **state)
 {
-    (void)state;
     json_t *of = json_object_get(json_object_get(json_index, "cases"), "outliers100");
     int tried = 0;
     for (int isa = 0; isa < ISAS; isa++) {

@@ -105,7 +105,6 @@ static void is_refused(json_t *row)
 
 static void every_file_of_another_library_embeds_as_its_class_or_is_refused(void **state)
 {
-    (void)state;
     json_t *index = golden_json("names", NULL, "index.json"), *row;
     struct weights *golden = golden_open("names", NULL, "golden.safetensors");
     size_t i;
@@ -120,7 +119,6 @@ static void every_file_of_another_library_embeds_as_its_class_or_is_refused(void
 
 static void positions_for_a_larger_image_are_resized_as_that_library_does(void **state)
 {
-    (void)state;
     json_t *index = golden_json("names", NULL, "index.json"), *row;
     struct weights *golden = golden_open("names", NULL, "golden.safetensors");
     size_t i;
@@ -188,7 +186,6 @@ static void has_the_same_bits(const struct tower *a, const struct tower *b)
 
 static void what_wrappers_put_before_the_names_changes_no_bit(void **state)
 {
-    (void)state;
     static const struct {
         const char *dir, *file, *from, *to, *without;
     } cases[] = {
@@ -235,7 +232,6 @@ static void what_wrappers_put_before_the_names_changes_no_bit(void **state)
 
 static void a_part_that_is_missing_is_named_as_the_file_has_it(void **state)
 {
-    (void)state;
     static const char missing[] = "encoder.layers.1.self_attn.k_proj.bias";
     struct weights *from = golden_open("names", "clip-vision", "model.safetensors"), *w = NULL;
     struct error err = {0};

@@ -202,7 +202,6 @@ static void one_config(const char *name, json_t *config, json_t *index, const ch
 
 static void every_rule_follows_its_reference(void **state)
 {
-    (void)state;
     const char *name, *variants[] = {"avx512", "avx2", "plain"}, *files[] = {"index.json", "adafactor.json"};
     json_t *config;
     for (int i = 0; i < 2; i++) {

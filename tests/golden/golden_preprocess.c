@@ -44,7 +44,6 @@ static int side_of(const char *set)
 
 static void images_equal_pil(void **state)
 {
-    (void)state;
     json_t *index = golden_json("preprocess", "index.json", NULL), *image;
     size_t i;
     int good = 0, refused = 0;
@@ -89,7 +88,6 @@ static void images_equal_pil(void **state)
 
 static void short_files_that_claim_many_pixels_are_refused(void **state)
 {
-    (void)state;
     char *bytes;
     size_t size;
     struct error err = {0};
@@ -106,7 +104,6 @@ static void short_files_that_claim_many_pixels_are_refused(void **state)
 /* PIL reads CMYK as Adobe stores it, also in a file that does not say so. */
 static void cmyk_is_inverted_without_the_marker_too(void **state)
 {
-    (void)state;
     char *path = golden_path("preprocess", "images", "13_cmyk.jpg"), *bytes;
     size_t size;
     struct error err = {0};
@@ -147,7 +144,6 @@ static int number_of(const char *const names[], const char *name)
 
 static void resizes_equal_pillow_and_torchvision(void **state)
 {
-    (void)state;
     enum { SIDE = 16, VALUES = SIDE * SIDE * 3 };
     struct weights *w = golden_open("preprocess", "resizes.safetensors", NULL);
     for (int64_t i = 0; i < weights_count(w); i++) {
@@ -182,7 +178,6 @@ static void resizes_equal_pillow_and_torchvision(void **state)
 /* Sizes before the crop: rounded down, as timm does. */
 static void sizes_before_the_crop_are_rounded_down(void **state)
 {
-    (void)state;
     static const int sides[][2] = {{160, 182}, {224, 256}, {256, 292}, {320, 365}, {384, 438}, {518, 592}};
     for (size_t i = 0; i < sizeof sides / sizeof *sides; i++)
         assert_int_equal(preprocess_resized(&preprocess_dinov2, sides[i][0]), sides[i][1]);
@@ -190,7 +185,6 @@ static void sizes_before_the_crop_are_rounded_down(void **state)
 
 static void a_smaller_image_is_bad_where_none_is_resized(void **state)
 {
-    (void)state;
     struct preprocess how = preprocess_clip;
     struct image image = picture(17, 16);
     uint8_t out[16 * 16 * 3];

@@ -122,7 +122,6 @@ static void one_config(const char *name, const json_t *config, const char *kerne
 
 static void every_option_follows_the_class(void **state)
 {
-    (void)state;
     static const char *const variants[] = {"avx512", "avx2", "plain"};
     const char *name;
     json_t *config;
@@ -178,7 +177,6 @@ static void same_state(const struct meopt *a, const struct meopt *b)
 
 static void evaluation_leaves_no_trace(void **state)
 {
-    (void)state;
     for (int p = 0; p < PRESETS; p++) {
         struct meopt *opt = trained(presets[p], 0, 9, NULL), *plain = trained(presets[p], 0, 9, NULL);
         struct meopt_bytes held, before;
@@ -209,7 +207,6 @@ static void evaluation_leaves_no_trace(void **state)
 
 static void values_written_at_evaluation_are_the_new_average(void **state)
 {
-    (void)state;
     for (int p = 0; p < PRESETS; p++) {
         struct meopt *opt = trained(presets[p], 0, 9, NULL);
         float x[33 * 17], m[33 * 17], v[33 * 17], now[33 * 17];
@@ -229,7 +226,6 @@ static void values_written_at_evaluation_are_the_new_average(void **state)
 
 static void a_record_is_the_whole_training(void **state)
 {
-    (void)state;
     for (int p = 0; p < PRESETS; p++) {
         struct meopt *from = trained(presets[p], 0, 9, NULL), *to = trained(presets[p], 0, 2, NULL);
         struct meopt_error err;
@@ -263,7 +259,6 @@ static void exported_whole(struct meopt *opt, int64_t count, float *y, float *x)
  * moves y by c e of each later step and shrinks with 1 - c, as d itself. */
 static void bf16_stays_within_its_rounding(void **state)
 {
-    (void)state;
     enum { N = 33 * 17 };
     const double lr = 0.01, b1 = 0.9, b2 = 0.999, eps = 1e-8;
     struct meopt_options o;
@@ -312,7 +307,6 @@ static void bf16_stays_within_its_rounding(void **state)
  * most, 1.25 max |d| / 153, and a root by its step, 2/210. Bounds of v give those of u. */
 static void joint_codes_stay_within_their_steps(void **state)
 {
-    (void)state;
     enum { N = 256 };
     const double lr = 0.01, b1 = 0.9, b2 = 0.999, eps = 1e-8, root_step = 1 + 2.0 / 210;
     struct meopt_options o;
@@ -368,7 +362,6 @@ static void joint_codes_stay_within_their_steps(void **state)
 
 static void impossible_options_are_refused(void **state)
 {
-    (void)state;
     struct meopt *opt;
     struct meopt_options o, good;
     struct meopt_error err;
@@ -392,7 +385,6 @@ static void impossible_options_are_refused(void **state)
 
 static int open_all(void **state)
 {
-    (void)state;
     json_t *index = json_load_file(fixture("index.json"), 0, NULL);
     assert_non_null(index);
     configs = json_incref(json_object_get(index, "configs"));
@@ -404,7 +396,6 @@ static int open_all(void **state)
 }
 static int close_all(void **state)
 {
-    (void)state;
     weights_close(golden);
     json_decref(configs);
     return 0;

@@ -35,7 +35,6 @@ static void read_pair(const char *name, const json_t *expected)
 
 static void tokens_and_documents_are_megatron_s(void **state)
 {
-    (void)state;
     json_t *found = golden_json("megatron", "tokens.json", NULL), *expected;
     const char *name;
     assert_true(json_object_size(found) == 9);

@@ -359,21 +359,18 @@ static void each_file(const char *dir)
 
 static void towers_equal_pytorch_fp32(void **state)
 {
-    (void)state;
     check = check_fp32;
     golden_each("towers", each_file);
 }
 
 static void towers_equal_pytorch_bf16(void **state)
 {
-    (void)state;
     check = check_bf16;
     golden_each("towers", each_file);
 }
 
 static void recomputed_blocks_equal_pytorch_fp32(void **state)
 {
-    (void)state;
     if (is_slow()) skip();
     policy = RECOMPUTE_BLOCK, check = check_fp32;
     golden_each("towers", each_file);
@@ -467,7 +464,6 @@ static const bool on_tiles = false;
 
 static void gradients_from_8_bits_point_where_they_did(void **state)
 {
-    (void)state;
     if (getenv("MEOPT_TEST_DEVICE") || on_tiles) skip(); /* the codes are those of the CPU: ops */
     check = check_saved;
     golden_each("towers", each_file);
@@ -578,7 +574,6 @@ static const struct {
 
 static void presets_have_the_published_counts(void **state)
 {
-    (void)state;
     size_t count = 0;
     const char *name; /* from gpt2_small on: tests/unit/language_shape.c */
     while ((name = model_shape_preset_name((int)count)) && strcmp(name, "gpt2_small") != 0) count++;

@@ -167,7 +167,6 @@ static void expect(const struct tower_kind *kind, bool library, double bytes[CLA
 static void a_block_moves_no_more_than_its_operations_need(void **state)
 {
     const char *library = getenv("MEOPT_ROCBLAS_LIBRARY");
-    (void)state;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         if (!kinds[i].first && !getenv("MEOPT_LONG")) continue;
         struct moves *block = xcalloc(1, sizeof *block);
@@ -192,7 +191,6 @@ static void a_block_moves_no_more_than_its_operations_need(void **state)
 
 static void print_table(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         struct moves *block = xcalloc(1, sizeof *block);
         struct moved sums[CLASSES];

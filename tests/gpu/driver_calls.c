@@ -220,7 +220,6 @@ static void count_ranks(const char *settings, long long calls[CALLS])
 /* Tensors of several chunks, which two ranks hold parts of. */
 static void norms_that_stay_on_the_cards_are_those_of_whole_tensors(void **state)
 {
-    (void)state;
     struct rank whole[RANKS], parts[RANKS];
     step_ranks(LARGE "dist.shard=none", whole);
     step_ranks(LARGE "dist.shard=optimizer", parts);
@@ -234,7 +233,6 @@ static void norms_that_stay_on_the_cards_are_those_of_whole_tensors(void **state
 
 static void the_host_of_each_rank_waits_at_most_three_times_a_step(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof ways_of_ranks / sizeof *ways_of_ranks; i++) {
         long long calls[CALLS];
         if (!getenv("MEOPT_LONG") && !ways_of_ranks[i].first) continue;
@@ -247,7 +245,6 @@ static void the_host_of_each_rank_waits_at_most_three_times_a_step(void **state)
 
 static void the_host_waits_at_most_three_times_a_step(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         long long calls[CALLS];
         bool all = getenv("MEOPT_LONG") != NULL;
@@ -266,7 +263,6 @@ static void print_row(const char *name, const long long c[CALLS])
 
 static void print_table(void **state)
 {
-    (void)state;
     long long c[CALLS];
     printf("| way | launches | graphs | syncs | event waits | uploads | downloads | copies, fills |\n");
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {

@@ -39,7 +39,6 @@ static const char *cast(struct device *device, char *p, struct error *err)
 
 static void an_image_that_is_freed_while_its_module_is_loaded_is_found(void **state)
 {
-    (void)state;
     struct device *device = opened(0);
     struct error err;
     char *image = gpu_of(device)->image, kept[9];
@@ -66,7 +65,6 @@ static int launch(struct device *device, void *p, unsigned threads, unsigned row
 
 static void more_threads_than_kernels_are_bound_to_are_refused(void **state)
 {
-    (void)state;
     struct device *device = opened(0);
     uint32_t zero[COUNT] = {0}, found[COUNT];
     void *p = device_alloc(device, MEMORY_DATA, sizeof zero, "x", NULL);
@@ -85,7 +83,6 @@ static void more_threads_than_kernels_are_bound_to_are_refused(void **state)
 
 static void work_for_a_card_that_is_not_this_threads_is_refused(void **state)
 {
-    (void)state;
     setenv("FAKE_CARDS", "2", 1);
     struct device *first = opened(0), *other = opened(1);
     struct driver *d = &gpu_of(first)->driver;
@@ -104,7 +101,6 @@ static void work_for_a_card_that_is_not_this_threads_is_refused(void **state)
 
 static void a_number_that_no_maker_gave_is_no_attribute(void **state)
 {
-    (void)state;
     struct device *device = opened(0);
     struct driver *d = &gpu_of(device)->driver;
     int units = cuda() ? DRIVER_CUDA_UNITS : DRIVER_HIP_UNITS, value;
@@ -149,14 +145,12 @@ static int64_t read_sidecar(bool wait)
 }
 static void a_missing_wait_between_two_queues_is_found(void **state)
 {
-    (void)state;
     assert_int_equal(read_sidecar(true), 7);
     assert_int_equal(read_sidecar(false), 0);
 }
 
 static void a_driver_with_no_cards_opens_none(void **state)
 {
-    (void)state;
     struct device *device;
     struct error err = {0};
     if (!getenv("MEOPT_TEST_DEVICE")) skip();

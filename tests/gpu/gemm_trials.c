@@ -28,7 +28,6 @@ static uint16_t half(int value)
 
 static int setup(void **state)
 {
-    (void)state;
     const char *spec = getenv("MEOPT_TEST_DEVICE");
     struct error err;
     setenv("FAKE_LT_ALGORITHMS", "4", 1); /* of the stand-in */
@@ -39,7 +38,6 @@ static int setup(void **state)
 }
 static int teardown(void **state)
 {
-    (void)state;
     device_close(device);
     return 0;
 }
@@ -91,7 +89,6 @@ static void adds(size_t offset)
 
 static void a_trial_leaves_what_it_adds_to(void **state)
 {
-    (void)state;
     if (!device || !device_gemm_choices(device, &choices)) skip();
     assert_true(choices.card[0] && choices.library[0] && choices.count == 0);
     device_gemm_try(device, true);

@@ -120,11 +120,7 @@ static void dtk_in_opt(void)
     expect(!mapped("/libamdhip64.so"), "two runtimes", "libamdhip64.so is loaded next to libgalaxyhip.so.5");
     device_close(device);
 }
-static void a_dtk_in_opt_is_whole_without_any_variable(void **state)
-{
-    (void)state;
-    run(dtk_in_opt);
-}
+static void a_dtk_in_opt_is_whole_without_any_variable(void **state) { run(dtk_in_opt); }
 
 static void dtk_elsewhere(void)
 {
@@ -138,11 +134,7 @@ static void dtk_elsewhere(void)
     library_open(LIBRARY_ROCBLAS, &l);
     expect(l.handle && strncmp(l.path, "/opt/site/", 10) == 0, "products of another DTK", l.path);
 }
-static void what_env_sh_has_set_comes_before_opt_dtk(void **state)
-{
-    (void)state;
-    run(dtk_elsewhere);
-}
+static void what_env_sh_has_set_comes_before_opt_dtk(void **state) { run(dtk_elsewhere); }
 
 static void loaded(void)
 {
@@ -154,11 +146,7 @@ static void loaded(void)
     expect_path(LIBRARY_HIP, "/opt/wheel/libamdhip64-1234.so");
     expect(!mapped("/libgalaxyhip"), "two runtimes", "libgalaxyhip.so.5 is loaded next to libamdhip64.so.6");
 }
-static void a_runtime_that_the_process_has_loaded_is_not_loaded_twice(void **state)
-{
-    (void)state;
-    run(loaded);
-}
+static void a_runtime_that_the_process_has_loaded_is_not_loaded_twice(void **state) { run(loaded); }
 
 static void telemetry(void)
 {
@@ -181,7 +169,6 @@ static void telemetry_file(void)
 }
 static void telemetry_is_found_where_dtk_or_its_variable_has_it(void **state)
 {
-    (void)state;
     run(telemetry);
     run(telemetry_named);
     run(telemetry_file);
@@ -205,11 +192,7 @@ static void refused(void)
     library_open(LIBRARY_ROCBLAS, &l);
     expect(!l.handle && strcmp(l.why, "MEOPT_ROCBLAS_LIBRARY=none") == 0, "none", l.why);
 }
-static void what_is_not_opened_says_why(void **state)
-{
-    (void)state;
-    run(refused);
-}
+static void what_is_not_opened_says_why(void **state) { run(refused); }
 
 int main(void)
 {

@@ -71,7 +71,6 @@ static double product_error(struct device *device)
 
 static void right_instructions_are_used(void **state)
 {
-    (void)state;
     struct device *device = opened(-1);
     const struct gpu *gpu = gpu_of(device);
     const char *mma = device->kind == DEVICE_CUDA            ? "mma"
@@ -85,7 +84,6 @@ static void right_instructions_are_used(void **state)
 
 static void each_wrong_lane_is_found(void **state)
 {
-    (void)state;
     for (int lane = 0, wave = 1; lane < wave; lane++) {
         struct device *device = opened(lane);
         const struct gpu *gpu = gpu_of(device);
@@ -100,7 +98,6 @@ static void each_wrong_lane_is_found(void **state)
 /* Without the start's answer each such lane gives wrong results: what is found is worth finding. */
 static void each_wrong_lane_makes_wrong_products(void **state)
 {
-    (void)state;
     for (int lane = 0, wave = 1; lane < wave; lane++) {
         struct device *device = opened(lane);
         gpu_of(device)->plain = false;

@@ -19,7 +19,6 @@ static void every_operation_is_timed(void **state)
     struct device_profile profile;
     struct error err;
     slot before[OPS], now[OPS];
-    (void)state;
     assert_int_equal(device_open(&device, "cpu", 0, &err), 0);
     struct device_optim own = *device->optim;
     memcpy(before, device->ops, sizeof before);
@@ -40,7 +39,6 @@ static void time_and_calls_are_of_their_kind(void **state)
     struct device_profile profile;
     struct error err;
     float x[6] = {1, 2, 3, 4, 5, 6}, y[4] = {0}, mean[2];
-    (void)state;
     assert_int_equal(device_open(&device, "cpu", 0, &err), 0);
     assert_true(device_call_seconds(device) > 0);
     assert_int_equal(device->use.peak_total_bytes, 0);

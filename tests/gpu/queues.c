@@ -84,7 +84,6 @@ static void ping_pong(struct device *device)
 
 static void what_waits_for_an_event_begins_after_it(void **state)
 {
-    (void)state;
     for (int late = 0; late < 3; late++) {
         char text[8];
         snprintf(text, sizeof text, "%d", late);
@@ -98,7 +97,6 @@ static void what_waits_for_an_event_begins_after_it(void **state)
 
 static void a_device_has_any_number_of_queues(void **state)
 {
-    (void)state;
     for (int late = 1; late < QUEUES + 2; late++) {
         char text[8];
         snprintf(text, sizeof text, "%d", late);
@@ -152,7 +150,6 @@ static void *work(void *context)
 }
 static void a_device_works_from_every_thread_in_parallel_with_another(void **state)
 {
-    (void)state;
     char second[16];
     snprintf(second, sizeof second, "%s", spec());
     char *colon = strchr(second, ':');
@@ -200,7 +197,6 @@ static void *use_side_stream(void *context)
 /* The card of a thread is what it used last: another one, or none. */
 static void a_lane_works_from_a_thread_that_had_another_card(void **state)
 {
-    (void)state;
     char second[16];
     void *failed;
     struct side_stream *lane;
@@ -226,7 +222,6 @@ static void a_lane_works_from_a_thread_that_had_another_card(void **state)
 
 static void a_card_is_asked_for_what_its_maker_numbered(void **state)
 {
-    (void)state;
     struct error err = {0};
     struct driver driver;
     struct card_info card;
@@ -242,7 +237,6 @@ static void a_card_is_asked_for_what_its_maker_numbered(void **state)
 
 static void a_card_says_its_address_and_how_many_there_are(void **state)
 {
-    (void)state;
     setenv("FAKE_CARDS", "3", 1);
     struct device *device = opened(spec());
     bool card = device->kind == DEVICE_HIP || device->kind == DEVICE_CUDA;

@@ -151,7 +151,6 @@ static const struct {
 
 static void races_are_found_and_named(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int order = 0; order < 3; order++) {
             char text[2000], kernel[64];
@@ -181,7 +180,6 @@ static void with_nan(const char *kernel)
 static void other_orders_show_a_missing_barrier(void **state)
 {
     char text[2000];
-    (void)state;
     unsetenv("EMULATE_ORDER");
     assert_true(aborts(with_nan, "planted_missing_barrier", text, sizeof text));
     assert_false(aborts(with_nan, "planted_barrier", text, sizeof text));

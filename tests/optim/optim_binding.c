@@ -36,7 +36,6 @@ static struct meopt_group group_of(const struct meopt_options *o, size_t tensor)
 
 static void options_of_a_tensor_are_settable_between_steps(void **state)
 {
-    (void)state;
     for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++)
         for (size_t p = 0; p < sizeof presets / sizeof *presets; p++) {
             struct meopt_options o;
@@ -85,7 +84,6 @@ static void options_of_a_tensor_are_settable_between_steps(void **state)
 /* torch's maximize: the gradient is negated first, so weight decay still makes weights smaller. */
 static void maximize_negates_the_gradient_before_all(void **state)
 {
-    (void)state;
     static float negated[A];
     for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++)
         for (int way = 0; way < 4; way++) { /* of all tensors or of one; clipped or not */
@@ -140,7 +138,6 @@ static void maximize_negates_the_gradient_before_all(void **state)
 
 static void offloaded_tensors_have_no_view(void **state)
 {
-    (void)state;
     struct meopt_options o;
     struct meopt_error err;
     struct meopt *opt;
@@ -159,7 +156,6 @@ static void offloaded_tensors_have_no_view(void **state)
 
 static void memory_that_moved_is_followed(void **state)
 {
-    (void)state;
     struct meopt_options o;
     struct meopt_error err;
     struct meopt *opt, *still = make(MEOPT_APADAMW, "balanced", 7);
@@ -191,7 +187,6 @@ static void memory_that_moved_is_followed(void **state)
 
 static void what_others_wrote_is_the_truth_after_sync(void **state)
 {
-    (void)state;
     static const int formats[] = {MEOPT_WEIGHTS_F32_COPY, MEOPT_WEIGHTS_BF16_SR, MEOPT_WEIGHTS_20,
                                   MEOPT_WEIGHTS_24, MEOPT_WEIGHTS_32};
     for (size_t f = 0; f < sizeof formats / sizeof *formats; f++) {
@@ -226,7 +221,6 @@ static void what_others_wrote_is_the_truth_after_sync(void **state)
  * what is left, so that nothing is lost. */
 static void the_half_of_a_tie_is_even_where_nothing_else_keeps_it(void **state)
 {
-    (void)state;
     static const uint32_t ties[] = {0x3f808000, 0x3f818000, 0xbf808000, 0xbf818000};
     for (int format = MEOPT_WEIGHTS_F32_COPY; format < MEOPT_WEIGHT_FORMAT_COUNT; format++) {
         bool corrected = format >= MEOPT_WEIGHTS_20;
@@ -253,7 +247,6 @@ static void the_half_of_a_tie_is_even_where_nothing_else_keeps_it(void **state)
 
 static void formats_are_planned_before_tensors_exist(void **state)
 {
-    (void)state;
     for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++)
         for (size_t p = 0; p < sizeof presets / sizeof *presets; p++) {
             struct meopt_options o;
@@ -277,7 +270,6 @@ static void formats_are_planned_before_tensors_exist(void **state)
 
 static void moments_go_out_and_in_as_numbers(void **state)
 {
-    (void)state;
     for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++)
         for (size_t p = 0; p < sizeof presets / sizeof *presets; p++) {
             if (rule == MEOPT_ADAFACTOR) continue; /* optim_factors.c */
@@ -332,7 +324,6 @@ static void moments_go_out_and_in_as_numbers(void **state)
 
 static void an_empty_tensor_takes_its_steps(void **state)
 {
-    (void)state;
     struct meopt_options o;
     struct meopt_error err;
     struct meopt *opt, *again;
@@ -365,7 +356,6 @@ static void an_empty_tensor_takes_its_steps(void **state)
 
 static void one_bad_gradient_stops_all_where_that_is_asked(void **state)
 {
-    (void)state;
     for (int all = 0; all < 2; all++) {
         struct meopt_options o;
         struct meopt_error err;
@@ -393,7 +383,6 @@ static void one_bad_gradient_stops_all_where_that_is_asked(void **state)
 
 static void gradients_are_divided_by_their_norm_inside(void **state)
 {
-    (void)state;
     for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++) {
         struct meopt_options o;
         struct meopt_error err;
@@ -432,7 +421,6 @@ static void gradients_are_divided_by_their_norm_inside(void **state)
  * corrections are 1; u = m_hat / (sqrt(v_hat) + eps) + decay w; w -= lr |w| / |u| u. */
 static void lamb_has_the_switches_of_apex(void **state)
 {
-    (void)state;
     enum { STEPS = 20 };
     const double lr = 1e-2, decay = 0.01, eps = 1e-6, b1 = 0.9, b2 = 0.999;
     for (int way = 0; way < 4; way++) {

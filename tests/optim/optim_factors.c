@@ -25,7 +25,6 @@ static double uniform(uint64_t *seed)
 static int setup(void **state)
 {
     uint64_t seed = 58;
-    (void)state;
     for (int s = -1; s < STEPS; s++)
         for (int i = 0; i < N; i++) {
             double x = sqrt(-2 * log(1 - uniform(&seed))) * cos(6.283185307179586 * uniform(&seed));
@@ -70,7 +69,6 @@ static void a_total_is_that_of_the_exact_sum(void **state)
     enum { MANY = 5000 };
     static double x[MANY];
     uint64_t seed = 1;
-    (void)state;
     for (int scale = -140; scale <= 100; scale += 30) {
         double levels[2][FACTOR_LEVELS] = {{0}}, exact = 0;
         for (int i = 0; i < MANY; i++) {
@@ -99,7 +97,6 @@ static void a_total_is_that_of_the_exact_sum(void **state)
 
 static void threads_keep_the_bits(void **state)
 {
-    (void)state;
     for (int threads = 1; threads <= 7; threads += 2) {
         struct meopt_options o = options_of("minimal", 0.9);
         o.threads = threads;
@@ -157,7 +154,6 @@ static void low_bits_follow_float64(void **state)
         const char *preset;
         double beta1;
     } rows[] = {{"fp32", 0}, {"fp32", 0.9}, {"minimal", 0}, {"balanced", 0.9}, {"minimal", 0.9}};
-    (void)state;
     for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
         double spread, size = 0, off = 0, bias = 0, beta1 = rows[r].beta1;
         struct meopt_options o = options_of(rows[r].preset, beta1);
@@ -191,7 +187,6 @@ static void minimal_holds_two_bytes(void **state)
     struct meopt_options o = options_of("minimal", 0);
     struct meopt_bytes planned, held;
     struct meopt *opt;
-    (void)state;
     assert_int_equal(meopt_query(&o, layers, 3, &planned, NULL), MEOPT_OK);
     assert_int_equal(meopt_create(&opt, &o, layers, 3, NULL), MEOPT_OK);
     assert_int_equal(meopt_held(opt, &held), MEOPT_OK);
@@ -202,7 +197,6 @@ static void minimal_holds_two_bytes(void **state)
 
 static void a_state_goes_on_with_the_same_bits(void **state)
 {
-    (void)state;
     for (int k = 0; k < 6; k++) {
         static const char *const presets[] = {"minimal", "balanced", "fp32"};
         struct meopt_options o = options_of(presets[k / 2], k % 2 ? 0.9 : 0);
@@ -229,7 +223,6 @@ static void a_state_goes_on_with_the_same_bits(void **state)
 
 static void a_gradient_that_is_not_finite_changes_nothing(void **state)
 {
-    (void)state;
     struct meopt_options o = options_of("minimal", 0);
     struct meopt *opt = made(&o);
     size_t bytes = meopt_state_bytes(opt, 0);
@@ -262,7 +255,6 @@ static void a_gradient_that_is_not_finite_changes_nothing(void **state)
 /* Gradients from the smallest to the largest that a step takes, also without eps: weights stay finite. */
 static void extreme_gradients_leave_finite_weights(void **state)
 {
-    (void)state;
     for (int k = 0; k < 4; k++) {
         struct meopt_options o = options_of("fp32", k % 2 ? 0.9 : 0);
         if (k / 2) o.eps = 0;
@@ -286,7 +278,6 @@ static void extreme_gradients_leave_finite_weights(void **state)
 
 static void what_cannot_be_is_refused(void **state)
 {
-    (void)state;
     struct meopt_options o = options_of("minimal", 0);
     struct meopt_tensor wide = {.name = "w", .ndim = 2, .shape = {2, FACTOR_MOST + 1}};
     struct meopt *opt;

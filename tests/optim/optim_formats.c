@@ -49,7 +49,6 @@ static void run_steps(const struct optim_kernels *kernels, struct optim_task t, 
 
 static void every_variant_gives_the_same_bits(void **state)
 {
-    (void)state;
     enum { STEPS = 5 };
     static float gradients[(STEPS + 1) * COUNT];
     static struct memory reference, other;
@@ -107,7 +106,6 @@ static void spied_step(const struct optim_task *task, int64_t begin, int64_t end
 /* By MEOPT_CPU_ISA, when a handle is made; its steps are then that set's. */
 static void the_instruction_set_is_the_one_asked_for(void **state)
 {
-    (void)state;
     static const struct {
         const char *asked, *is;
     } sets[] = {{"plain", "plain"},   {"avx2", "avx2"}, {"avx512", "avx512"},  {"avx2_vnni", "avx2"},
@@ -145,7 +143,6 @@ static void the_instruction_set_is_the_one_asked_for(void **state)
 
 static void threads_do_not_change_a_bit(void **state)
 {
-    (void)state;
     enum { ROWS = 300, COLUMNS = 777 };
     static float gradient[ROWS * COLUMNS], weights[3][ROWS * COLUMNS];
     double norms[3] = {0};
@@ -180,7 +177,6 @@ static void threads_do_not_change_a_bit(void **state)
 
 static void corrections_keep_every_bit_they_can(void **state)
 {
-    (void)state;
     enum { BATCH = 64 * 64 };
     static float values[BATCH], back[BATCH];
     static uint16_t half[BATCH];
@@ -230,7 +226,6 @@ static int random_groups(void) { return getenv("MEOPT_LONG") ? 1600000 : 20000; 
 
 static void second_moment_has_no_zero_and_a_bounded_error(void **state)
 {
-    (void)state;
     const struct optim_kernels *kernels = optim_kernels_find(NULL);
     uint8_t mc[256], vc[256], scale[4];
     float m[64] = {0}, v[64], m2[64], v2[64], v3[64];
@@ -294,7 +289,6 @@ static void second_moment_has_no_zero_and_a_bounded_error(void **state)
 
 static void first_moment_is_idempotent_and_bounded(void **state)
 {
-    (void)state;
     const struct optim_kernels *kernels = optim_kernels_find(NULL);
     uint8_t mc[256], vc[256], scale[4];
     float m[64], v[64], m2[64], v2[64], m3[64];
@@ -346,7 +340,6 @@ static void first_moment_is_idempotent_and_bounded(void **state)
  * is 0 that is not far below the span, or 2^-61. */
 static void a_span_is_within_half_a_step(void **state)
 {
-    (void)state;
     const struct optim_kernels *kernels = optim_kernels_find(NULL);
     uint8_t codes[64], scales[4];
     float m[64], m2[64];
@@ -386,7 +379,6 @@ static int by_value(const void *a, const void *b)
  * denormal, and a v with a nonzero v in its group is never zero. */
 static void any_group_keeps_its_order(void **state)
 {
-    (void)state;
     const struct optim_kernels *kernels = optim_kernels_find(NULL);
     uint8_t mc[256], vc[256], scale[4];
     float m[64], v[64], m2[64], v2[64], zero[64] = {0};
@@ -422,7 +414,6 @@ static void any_group_keeps_its_order(void **state)
 
 static void scales_survive_gradients_of_any_size(void **state)
 {
-    (void)state;
     const struct optim_kernels *kernels = optim_kernels_find(NULL);
     for (int format = STATE_8BIT; format <= STATE_4BIT; format++)
         for (int power = -12; power <= 6; power++) {
@@ -459,7 +450,6 @@ static void scales_survive_gradients_of_any_size(void **state)
 
 static void a_bad_gradient_touches_nothing_of_its_group(void **state)
 {
-    (void)state;
     static const float bad[] = {NAN, -NAN, INFINITY, -INFINITY, 1e19f};
     for (size_t b = 0; b < 5; b++)
         for (int format = 0; format < 2; format++) {

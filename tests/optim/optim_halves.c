@@ -59,7 +59,6 @@ static void steps_of_all(struct meopt *opt, int first, int last)
 
 static void a_model_in_bf16_has_no_weights_in_fp32(void **state)
 {
-    (void)state;
     static uint16_t memory[ROWS][A];
     static float x[A], y[A];
     for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++)
@@ -98,7 +97,6 @@ static void a_model_in_bf16_has_no_weights_in_fp32(void **state)
 
 static void every_instruction_set_gives_the_same_bits(void **state)
 {
-    (void)state;
     for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++) {
         struct buffer first = {0};
         for (size_t v = 0; v < sizeof variants / sizeof *variants; v++) {
@@ -148,7 +146,6 @@ static uint16_t half_of(double x)
 /* With SGD, w = 0 - 1 g: the weights are the gradients as they were read. */
 static void every_half_is_read_exactly(void **state)
 {
-    (void)state;
     enum { N = 1 << 16 };
     static uint16_t halves[N];
     static float values[N], zeros[N];
@@ -201,7 +198,6 @@ static void every_half_is_read_exactly(void **state)
 
 static void gradients_in_fp16_step_as_the_same_numbers_in_fp32(void **state)
 {
-    (void)state;
     static uint16_t halves[A];
     for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++)
         for (int way = 0; way < 4; way++) { /* at once, one by one, accumulated, clipped */
@@ -268,7 +264,6 @@ static void gradients_in_fp16_step_as_the_same_numbers_in_fp32(void **state)
 /* Copies of every exponent, of ties and their neighbours. */
 static void copies_in_fp16_are_those_of_half(void **state)
 {
-    (void)state;
     enum { N = 512 * 64 };
     static float values[N], back[N];
     for (int i = 0; i < N; i++) {
@@ -308,7 +303,6 @@ static void copies_in_fp16_are_those_of_half(void **state)
 
 static void a_model_in_fp16_has_weights_in_fp32_here(void **state)
 {
-    (void)state;
     static uint16_t memory[2][ROWS][A];
     static float x[A], y[A];
     for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++) {

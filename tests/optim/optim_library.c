@@ -11,7 +11,6 @@
 
 static void resume_is_bit_identical(void **state)
 {
-    (void)state;
     for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++)
         for (size_t p = 0; p < sizeof presets / sizeof *presets; p++) {
             struct meopt_error err;
@@ -53,7 +52,6 @@ enum { GROUPS = (A + 63) / 64 };
 /* The version is a digit of its first bytes. */
 static void records_of_another_version_are_refused(void **state)
 {
-    (void)state;
     static const struct {
         int rule;
         const char *preset;
@@ -87,7 +85,6 @@ static void records_of_another_version_are_refused(void **state)
 
 static void momentum_of_the_largest_gradients_is_saved_and_loaded(void **state)
 {
-    (void)state;
     struct meopt_error err;
     struct meopt *x = make(MEOPT_APSGD, "balanced", 7), *y = make(MEOPT_APSGD, "balanced", 7);
     for (int i = 0; i < A; i++) gradient[i] = i % 2 ? 0x1.fp61f : -0x1.8p61f;
@@ -121,7 +118,6 @@ static double distance(const struct meopt *x, const struct meopt *y)
 
 static void state_goes_from_one_format_to_another(void **state)
 {
-    (void)state;
     for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++)
         for (int from = 0; from < 4; from++)
             for (int to = 0; to < 4; to++) {
@@ -148,7 +144,6 @@ static void state_goes_from_one_format_to_another(void **state)
 
 static void damaged_state_is_refused_and_changes_nothing(void **state)
 {
-    (void)state;
     struct meopt_error err;
     struct meopt *opt = make(MEOPT_APADAMW, "balanced", 7);
     steps(opt, 1, 3);
@@ -175,7 +170,6 @@ static void damaged_state_is_refused_and_changes_nothing(void **state)
 
 static void accumulated_gradients_make_the_step_of_their_sum(void **state)
 {
-    (void)state;
     static const double limits[] = {1e-6, 2e-5, 2e-5, 6e-5,
                                     1e-3}; /* rms of weights after one SGD step of size 1e-2 */
     for (int format = 0; format < MEOPT_STATE_FORMAT_COUNT; format++) {
@@ -212,7 +206,6 @@ static void accumulated_gradients_make_the_step_of_their_sum(void **state)
 /* One set after the other: added, measured, discarded, added again, stepped. */
 static void sets_share_accumulators_and_change_no_bit(void **state)
 {
-    (void)state;
     for (int format = 0; format < MEOPT_STATE_FORMAT_COUNT; format++) {
         struct meopt_options o;
         struct meopt_error err;
@@ -276,7 +269,6 @@ static void sets_share_accumulators_and_change_no_bit(void **state)
 
 static void shards_make_the_bits_of_the_whole(void **state)
 {
-    (void)state;
     enum { ROWS = 128, COLUMNS = 64, CUT = 48 };
     struct meopt_options o;
     struct meopt_error err;
@@ -319,7 +311,6 @@ static void *worker_step(void *argument)
 
 static void tensors_may_be_stepped_from_several_threads(void **state)
 {
-    (void)state;
     enum { N = 6 };
     struct meopt_options o;
     struct meopt_error err;
@@ -368,7 +359,6 @@ static void tensors_may_be_stepped_from_several_threads(void **state)
 /* Tensors of several rules in one handle have the bits of handles of one rule; lamb goes with no other. */
 static void rules_share_a_handle(void **state)
 {
-    (void)state;
     enum { RULES = 5 };
     static const int rules[RULES] = {MEOPT_APADAMW, MEOPT_LION, MEOPT_MUON, MEOPT_APSGD, MEOPT_APADAM};
     static const char *const names[RULES] = {"a", "b", "c", "d", "e"};

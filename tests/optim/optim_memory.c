@@ -23,7 +23,6 @@ static void account_put(void *context, int kind, void *p, size_t bytes)
 
 static void query_equals_what_is_allocated(void **state)
 {
-    (void)state;
     for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++)
         for (size_t p = 0; p < sizeof presets / sizeof *presets; p++) {
             struct account account = {0};
@@ -64,7 +63,6 @@ static void query_equals_what_is_allocated(void **state)
  * released. */
 static void presets_hold_the_promised_bytes_at_100_million_parameters(void **state)
 {
-    (void)state;
     static const double limits[] = {5.15, 4.65, 4.10};
     static struct meopt_tensor vit[14 * 12 + 8];
     static char names[14 * 12 + 8][32];

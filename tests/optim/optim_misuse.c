@@ -27,7 +27,6 @@ static int combine_nothing(void *context, void *values, size_t bytes)
 /* Parts that others hold the rest of, where norms stay on cards: in whole chunks of 32768 elements. */
 static void parts_to_combine_are_whole_chunks(void **state)
 {
-    (void)state;
     enum { CHUNK = 32768, ALL = 2 * CHUNK + 640 };
     static const struct {
         int64_t first, count;
@@ -63,7 +62,6 @@ static void parts_to_combine_are_whole_chunks(void **state)
 /* A first pass over all tensors, or two points of all: such a rule is that of the whole handle. */
 static void rules_that_go_with_no_other_are_refused_by_name(void **state)
 {
-    (void)state;
     static const bool alone[MEOPT_RULE_COUNT] = {
         [MEOPT_LAMB] = true, [MEOPT_SCHEDULE_FREE] = true, [MEOPT_ADAFACTOR] = true};
     for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++)
@@ -84,7 +82,6 @@ static void rules_that_go_with_no_other_are_refused_by_name(void **state)
 
 static void bad_options_and_tensors_are_refused_with_a_sentence(void **state)
 {
-    (void)state;
     struct meopt_options o, bad;
     struct meopt_error err;
     struct meopt *opt;
@@ -149,7 +146,6 @@ static void bad_options_and_tensors_are_refused_with_a_sentence(void **state)
 
 static void bad_calls_are_refused_with_a_sentence(void **state)
 {
-    (void)state;
     struct meopt_options o;
     struct meopt_error err;
     struct meopt *opt, *none = NULL;
@@ -222,7 +218,6 @@ static int moved_of_first(struct meopt *opt)
 /* check = 2: a bad gradient keeps all of its tensor from moving, but only until another has moved. */
 static void what_is_bad_moves_nothing_until_something_moved(void **state)
 {
-    (void)state;
     struct meopt_error err;
     for (int after = 0; after < 2; after++) {
         struct meopt *opt = make(MEOPT_APADAMW, "fp32", 1);
@@ -246,7 +241,6 @@ static int number(struct meopt *opt, int64_t step, struct meopt_error *err)
 /* A number keys the random bits of a step: it rises, but for steps that failed and states that come back. */
 static void numbers_of_steps_rise(void **state)
 {
-    (void)state;
     struct meopt_error err;
     static char record[A * 9];
     for (size_t p = 0; p < sizeof presets / sizeof *presets; p++) {
@@ -278,7 +272,6 @@ static void numbers_of_steps_rise(void **state)
 
 static void what_would_become_infinite_is_refused(void **state)
 {
-    (void)state;
     struct meopt_error err;
     static float v[A];
     for (size_t p = 0; p < sizeof presets / sizeof *presets; p++) {
@@ -307,7 +300,6 @@ static void what_would_become_infinite_is_refused(void **state)
 /* As meopt-optimizers(7) has it: one gradient of 2^63, or several of 2^62 in a group, count as infinite. */
 static void where_gradients_count_as_infinite(void **state)
 {
-    (void)state;
     struct meopt_error err;
     static const struct {
         float one, all;
@@ -328,7 +320,6 @@ static void where_gradients_count_as_infinite(void **state)
 
 static void memory_belongs_to_one_tensor(void **state)
 {
-    (void)state;
     struct meopt_options o;
     struct meopt_error err;
     struct meopt *opt;
@@ -360,7 +351,6 @@ static void memory_belongs_to_one_tensor(void **state)
 /* A count above the number of groups is the card's mistake, not a gradient that is not finite. */
 static void a_count_beyond_the_groups_is_a_failure_of_the_device(void **state)
 {
-    (void)state;
     static const int64_t counts[][2] = {{INT64_MAX, 0}, {-1, 0}, {OPTIM_CHUNK + 1, 0}, {0, INT64_MAX}};
     struct meopt_options o;
     struct meopt_error err;

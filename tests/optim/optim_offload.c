@@ -142,7 +142,6 @@ static void assert_same(struct saved *a, const struct saved *resident, const cha
 
 static void every_rule_and_preset_has_the_resident_bits(void **state)
 {
-    (void)state;
     static const char *const presets[] = {"quality", "balanced", "minimal", "fp32", "amp", "pure_bf16"};
     for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++)
         for (size_t p = 0; p < sizeof presets / sizeof *presets; p++) {
@@ -163,7 +162,6 @@ static void every_rule_and_preset_has_the_resident_bits(void **state)
 
 static void any_fraction_ring_and_engine_has_the_resident_bits(void **state)
 {
-    (void)state;
     static const int rules[] = {MEOPT_APADAMW, MEOPT_LAMB, MEOPT_ADAFACTOR};
     for (size_t r = 0; r < sizeof rules / sizeof *rules; r++) {
         int rule = rules[r];
@@ -203,7 +201,6 @@ static int refuse_part(void *context, const void *data, size_t bytes)
 /* meopt_state_write passes the record of meopt_state_save in parts that are smaller than a large state. */
 static void records_are_written_in_parts(void **state)
 {
-    (void)state;
     static const char *const presets[] = {"fp32", "balanced", "minimal"};
     for (size_t p = 0; p < sizeof presets / sizeof *presets; p++) {
         struct meopt_options o = offloaded(options_of(MEOPT_APADAMW, presets[p]), 1, 0);
@@ -235,7 +232,6 @@ static void records_are_written_in_parts(void **state)
 /* #1070 of another system: of a file of that size the last 512,448 bytes were lost. */
 static void a_state_of_28824000_bytes_keeps_its_tail(void **state)
 {
-    (void)state;
     enum { COUNT = 28824000 / 8 };
     struct meopt_options resident = options_of(MEOPT_APADAMW, "fp32"), file = offloaded(resident, 1, 0);
     struct meopt_tensor table = {.name = "w", .ndim = 2, .shape = {COUNT / 1000, 1000}};
@@ -263,7 +259,6 @@ static void a_state_of_28824000_bytes_keeps_its_tail(void **state)
 
 static void moments_go_in_and_out_and_weights_are_synced(void **state)
 {
-    (void)state;
     struct meopt_options o = options_of(MEOPT_APADAMW, "quality"), f = offloaded(o, 1, 1);
     struct saved saved[2] = {{0}};
     static float m[ELEMENTS], v[ELEMENTS];
@@ -287,7 +282,6 @@ static void moments_go_in_and_out_and_weights_are_synced(void **state)
 /* With check nothing of a call moves when one of its gradients is bad, wherever the states are. */
 static void a_bad_gradient_moves_nothing(void **state)
 {
-    (void)state;
     struct meopt_options o = options_of(MEOPT_APADAMW, "balanced"), f = offloaded(o, 0.5, 1);
     o.all_or_nothing = f.all_or_nothing = 1;
     struct saved saved[2] = {{0}};
@@ -313,7 +307,6 @@ static void a_bad_gradient_moves_nothing(void **state)
 
 static void memory_holds_the_ring_and_not_the_states(void **state)
 {
-    (void)state;
     struct meopt_options o = offloaded(options_of(MEOPT_APADAMW, "balanced"), 1, 1);
     struct meopt_error err = {0};
     struct meopt_offload_info info = {.size = sizeof info};
@@ -337,7 +330,6 @@ static void memory_holds_the_ring_and_not_the_states(void **state)
 
 static void what_cannot_be_is_refused(void **state)
 {
-    (void)state;
     struct meopt_tensor table = {.name = "w", .ndim = 2, .shape = {1024, 1024}};
     struct meopt_error err = {0};
     struct meopt *opt;
@@ -355,7 +347,6 @@ static void what_cannot_be_is_refused(void **state)
 
 static void a_card_s_memory_holds_the_ring_and_the_host_the_states(void **state)
 {
-    (void)state;
     size_t before = card->use.current_bytes[MEMORY_OPTIMIZER] + card->use.current_bytes[MEMORY_WEIGHTS];
     for (size_t ring = 1; ring <= 2; ring++) { /* in the host's memory; in a file */
         struct meopt_options o = offloaded(options_of(MEOPT_APADAMW, "fp32"), 1, ring);
@@ -382,7 +373,6 @@ static void a_card_s_memory_holds_the_ring_and_the_host_the_states(void **state)
 
 static int before_all(void **state)
 {
-    (void)state;
     for (int i = 0; i < ELEMENTS; i++) weights[i] = (float)uniform() - 0.5f;
     for (int s = 0; s < STEPS; s++)
         for (int i = 0; i < ELEMENTS; i++) gradients[s][i] = ((float)uniform() - 0.5f) / (float)(1 + i % 7);
@@ -402,7 +392,6 @@ static int before_all(void **state)
 
 static int after_all(void **state)
 {
-    (void)state;
     for (int s = 0; s < STEPS; s++)
         if (card) device_free(card, on_card[s]);
     if (card) device_close(card);

@@ -101,7 +101,6 @@ static struct drift drift_of(enum kind kind, double parameter, double beta2)
 /* Over 30 other gradients lognormal 2 of beta2 .999 has 0.0547 on average, with a deviation of 0.0006. */
 static void updates_stay_near_those_of_exact_moments(void **state)
 {
-    (void)state;
     static const struct {
         const char *name;
         enum kind kind;
@@ -125,7 +124,6 @@ static void updates_stay_near_those_of_exact_moments(void **state)
 
 static void a_group_that_no_grid_holds_is_counted(void **state)
 {
-    (void)state;
     struct drift d = drift_of(OUTLIER, 1e12, 0.999);
     assert_true(d.wide_groups > (int64_t)GROUPS * STEPS / 2);
 }
@@ -134,7 +132,6 @@ static void a_group_that_no_grid_holds_is_counted(void **state)
  * within half a code of an eighth's largest, zeros exact. */
 static void nearest_is_within_half_a_code(void **state)
 {
-    (void)state;
     const struct optim_kernels *kernels = optim_kernels_find(NULL);
     for (int round = 0; round < (getenv("MEOPT_LONG") ? 1000000 : 10000); round++) {
         float m[64], v[64], m2[64], v2[64];

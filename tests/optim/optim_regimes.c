@@ -98,7 +98,6 @@ static bool as_promised(int rule, enum kind kind, const char *preset, double err
 
 static void every_rule_and_preset_follows_fp32(void **state)
 {
-    (void)state;
     static const double rates[MEOPT_RULE_COUNT] = {
         [MEOPT_LAMB] = 2e-3, [MEOPT_LION] = 2e-4}; /* others: 1e-3 */
     int wrong = 0;

@@ -12,7 +12,6 @@
 
 static void philox_known_answers(void **state)
 {
-    (void)state;
     static const uint32_t cases[3][10] = {
         /* Random123, kat_vectors */
         {0, 0, 0, 0, 0, 0, 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8},
@@ -40,7 +39,6 @@ static uint32_t random_of_m(const struct optim_task *t, int64_t element)
 
 static void rounding_uses_the_documented_random_bits(void **state)
 {
-    (void)state;
     enum { N = 64 * 37 + 5, PADDED = 64 * 38 };
     static float gradient[N];
     static uint16_t sum[PADDED];
@@ -153,7 +151,6 @@ static double unbiased(const struct optim_kernels *kernels, int what, int format
 
 static void stochastic_rounding_is_unbiased(void **state)
 {
-    (void)state;
     static const struct {
         int what, format;
         const char *name;

@@ -180,7 +180,6 @@ static void needs_the_whole_shape(const struct meopt_options *options)
 static void two_parts_step_as_the_whole(void **state)
 {
     static const char *const presets[] = {"fp32", "quality", "balanced", "minimal"};
-    (void)state;
     for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++)
         for (size_t p = 0; p < sizeof presets / sizeof *presets; p++) {
             if (rule == MEOPT_MUON) continue; /* its parts are of a known matrix */
@@ -236,7 +235,6 @@ static void check_records(const char *what)
 static void parts_of_a_known_shape_step_as_the_whole(void **state)
 {
     static const char *const presets[] = {"fp32", "quality", "balanced", "minimal"};
-    (void)state;
     for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++)
         for (size_t p = 0; p <= sizeof presets / sizeof *presets; p++) {
             bool four_bits = p == sizeof presets / sizeof *presets;
@@ -255,7 +253,6 @@ static void parts_of_a_known_shape_step_as_the_whole(void **state)
 
 static void records_that_are_no_parts_are_refused(void **state)
 {
-    (void)state;
     struct meopt_error err = {0};
     struct meopt_options o = options_of(MEOPT_APADAMW, "balanced");
     train_ranks(&o, ranks, PARTS);
@@ -299,7 +296,6 @@ static void a_record_of_a_different_count_is_refused(void **state)
 {
     static const int64_t counts[] = {65, 100, 128};
     enum { COUNTS = sizeof counts / sizeof *counts };
-    (void)state;
     static char record[MOST_RECORD], rest[MOST_RECORD], to[MOST_RECORD];
     struct meopt_error err = {0};
     struct meopt_options o = options_of(MEOPT_APADAMW, "balanced");
@@ -336,7 +332,6 @@ static void a_record_of_a_different_count_is_refused(void **state)
 /* The whole tensor's record has no count of its own. */
 static void the_whole_record_is_not_that_of_a_part(void **state)
 {
-    (void)state;
     static char record[MOST_RECORD];
     struct meopt_error err = {0};
     struct meopt_options o = options_of(MEOPT_APADAMW, "balanced");
@@ -359,7 +354,6 @@ static void parts_that_begin_anywhere_step_as_well(void **state)
     static float exact[ODD], first[ODD], parts[ODD];
     static char to[MOST_RECORD];
     int64_t groups_at[PARTS + 1];
-    (void)state;
     memcpy(groups_at, cut_at, sizeof cut_at);
     cut_at[1] = 98 * COLUMNS;
     cut_at[2] = 203 * COLUMNS;
@@ -414,7 +408,6 @@ static void parts_that_begin_anywhere_step_as_well(void **state)
 
 static void a_bad_group_of_one_part_is_known_to_both(void **state)
 {
-    (void)state;
     struct meopt_options o = options_of(MEOPT_LAMB, "fp32");
     float kept = gradients[2][PART + 100];
     gradients[2][PART + 100] = NAN;
@@ -433,7 +426,6 @@ static void a_bad_group_of_one_part_is_known_to_both(void **state)
 /* With all_or_nothing the means of adafactor, which every part has, stay the same everywhere. */
 static void what_one_part_refuses_all_refuse(void **state)
 {
-    (void)state;
     struct meopt_options o = options_of(MEOPT_ADAFACTOR, "fp32");
     float kept = gradients[2][cut_at[2] + 100];
     o.all_or_nothing = 1;
@@ -453,7 +445,6 @@ static void what_one_part_refuses_all_refuse(void **state)
 
 static void a_sum_that_fails_is_an_error_of_the_call(void **state)
 {
-    (void)state;
     struct meopt_options o = options_of(MEOPT_LAMB, "balanced");
     sum.fails = true;
     train_ranks(&o, ranks, RANKS);

@@ -35,7 +35,6 @@ static struct optim_task task_for(int rule, void *m, uint8_t *scales)
 
 static void every_header_and_code_is_a_number(void **state)
 {
-    (void)state;
     const struct optim_kernels *kernels = optim_kernels_find(NULL);
     uint8_t *codes = malloc(ALL_CODES), *scales = malloc(ALL_CODES / GROUP * 2);
     float m[ALL_CODES];
@@ -57,7 +56,6 @@ static void every_header_and_code_is_a_number(void **state)
  */
 static void steps_from_any_header_stay_numbers(void **state)
 {
-    (void)state;
     struct {
         float weights[ALL_CODES];
         uint8_t codes[ALL_CODES], scales[ALL_CODES / GROUP * 2];
@@ -93,7 +91,6 @@ static void steps_from_any_header_stay_numbers(void **state)
 /* Of numbers that come from outside. What is beyond 2^97 is cut to a span's end. */
 static void odd_groups_come_back(void **state)
 {
-    (void)state;
     const struct optim_kernels *kernels = optim_kernels_find(NULL);
     static const char *const names[] = {"zeros",   "one",          "equal",      "subnormal",
                                         "2^-61",   "2^-126 on",    "2^60 to 97", "2^-60 to 97",
@@ -159,7 +156,6 @@ static void step(struct meopt *opt, int number, bool quiet)
  * without turning, as it does in fp32, and is 0 where it was some 2^-61. */
 static void a_gradient_that_stops_leaves_no_momentum(void **state)
 {
-    (void)state;
     enum { BEFORE = 60, AFTER = 700 };
     for (int r = 0; r < 2; r++) {
         int rule = r ? MEOPT_LION : MEOPT_APSGD;
@@ -202,7 +198,6 @@ static void a_gradient_that_stops_leaves_no_momentum(void **state)
 
 static void any_momentum_and_dampening_goes_the_way_of_fp32(void **state)
 {
-    (void)state;
     static const struct {
         int rule;
         double beta1, beta2, dampening;
@@ -233,7 +228,6 @@ static void any_momentum_and_dampening_goes_the_way_of_fp32(void **state)
 
 static void a_refused_gradient_changes_nothing(void **state)
 {
-    (void)state;
     static const float bad[] = {NAN, INFINITY, -INFINITY, -FLT_MAX, 1e19f};
     for (int r = 0; r < 2; r++)
         for (size_t b = 0; b < sizeof bad / sizeof *bad; b++) {

@@ -63,7 +63,6 @@ static double loss_after_training(const char *preset, float spike)
 
 static void spikes_leave_the_loss_within_a_hundredth_of_fp32(void **state)
 {
-    (void)state;
     static const float spikes[] = {1e6f, 1e7f};
     for (size_t s = 0; s < 2; s++) {
         double exact = loss_after_training("fp32", spikes[s]);

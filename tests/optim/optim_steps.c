@@ -160,7 +160,6 @@ static int rounds_of(int64_t histories) { return (int)((histories + COUNT - 1) /
 
 static void no_step_exceeds_exact_adam(void **state)
 {
-    (void)state;
     static const double betas[][2] = {{0.9, 0.999}, {0.9, 0.95}, {0.95, 0.98}};
     bool full = getenv("MEOPT_LONG") != NULL;
     for (int b = 0; b < 3; b++)
@@ -183,7 +182,6 @@ static void no_step_exceeds_exact_adam(void **state)
 
 static void a_second_moment_that_reads_back_as_zero_fails(void **state)
 {
-    (void)state;
     struct result r = run(STATE_F32, STATE_F32, 0.9, 0.999, rounds_of(100000), true);
     print_message("negative control: worst step / reachable %.3g, over 1.5x fp32 AdamW: %.2g\n", r.worst,
                   r.beyond_exact);

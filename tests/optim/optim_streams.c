@@ -87,7 +87,6 @@ static void step_on_streams(struct card *c, struct meopt *opt, int step)
 
 static void later_work_follows_the_work_on_the_former_stream(void **state)
 {
-    (void)state;
     struct meopt_error err;
     struct meopt *here = optimizer(NULL);
     for (int step = 1; step <= STEPS; step++) {
@@ -121,7 +120,6 @@ static void later_work_follows_the_work_on_the_former_stream(void **state)
 
 static void a_device_without_streams_refuses_one(void **state)
 {
-    (void)state;
     struct meopt_error err;
     struct meopt_device *device;
     assert_int_equal(meopt_device_open(&device, MEOPT_DEVICE_CPU, 0, NULL, NULL, &err), 0);

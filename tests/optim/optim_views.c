@@ -26,7 +26,6 @@ static size_t factors_are_those_of_the_record(struct meopt *opt, size_t i, bool 
 /* Its arrays are those of the record, the residual bits and the accumulator. */
 static void views_are_the_memory_of_the_state(void **state)
 {
-    (void)state;
     enum { HEADER = 136, SUMS = 16 };
     static uint8_t record[HEADER + SUMS + 12 * (A + 64) + 4];
     for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++)

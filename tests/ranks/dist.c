@@ -110,7 +110,6 @@ static void reduce_all(struct rank *r)
 
 static void a_sum_is_made_in_rank_order_in_fp32(void **state)
 {
-    (void)state;
     static const int sizes[] = {1, 2, 3, 4, 8};
     for (size_t s = card ? 1 : 0; s < sizeof sizes / sizeof *sizes; s++) as_ranks(sizes[s], reduce_all);
 }
@@ -118,7 +117,6 @@ static void a_sum_is_made_in_rank_order_in_fp32(void **state)
 /* The emulated library adds in another order, so its sums have other bits, within the bound of rounding. */
 static void a_library_adds_in_its_own_order(void **state)
 {
-    (void)state;
     static const int sizes[] = {2, 3, 8};
     as_library = true;
     by_library = card != NULL;
@@ -173,7 +171,6 @@ static void gather_all(struct rank *r)
 
 static void every_rank_has_what_each_had(void **state)
 {
-    (void)state;
     for (int size = card ? 2 : 1; size <= 4; size++) as_ranks(size, gather_all);
 }
 
@@ -206,7 +203,6 @@ static void begin_and_end(struct rank *r)
 
 static void what_is_begun_is_done_in_order_and_waited_for_later(void **state)
 {
-    (void)state;
     if (!card) as_ranks(1, begin_and_end);
     as_ranks(3, begin_and_end);
 }
@@ -253,15 +249,10 @@ static void give_up(struct comm *comm)
     _exit(EXIT_DISK);
 }
 
-static void a_rank_that_is_killed_is_named(void **state)
-{
-    (void)state;
-    lose_one(be_killed, "rank 1|all_reduce");
-}
+static void a_rank_that_is_killed_is_named(void **state) { lose_one(be_killed, "rank 1|all_reduce"); }
 
 static void a_rank_that_fails_ends_the_others(void **state)
 {
-    (void)state;
     lose_one(give_up, ""); /* either may be seen first: that it is gone, or what it said */
 }
 
@@ -272,7 +263,6 @@ static void what_ranks_could_not_do_together_is_refused(void **state)
     struct error err = {0};
     float values[4] = {0};
     int shared;
-    (void)state;
     assert_int_equal(device_open(&device, "cpu", 0, &err), 0);
     comm_self(&comm, device);
     int64_t falling[] = {0, -4};
@@ -330,7 +320,6 @@ static void compute_meanwhile(struct rank *r)
 
 static void a_device_computes_while_ranks_exchange(void **state)
 {
-    (void)state;
     setenv("FAKE_NCCL_DELAY", "30", 1);
     for (int late = 0; late < 4; late++) { /* a missing event shows as another result, or as waiting */
         char text[16];
@@ -354,7 +343,6 @@ static void fail_once(struct rank *r)
 
 static void an_error_of_the_library_is_reported(void **state)
 {
-    (void)state;
     setenv("FAKE_NCCL_FAIL", "3", 1);
     as_ranks(2, fail_once);
     unsetenv("FAKE_NCCL_FAIL");
@@ -373,11 +361,7 @@ static void wait_for_nobody(struct rank *r)
     pthread_join(other, NULL);
 }
 
-static void a_missing_rank_is_waited_for_until_the_limit(void **state)
-{
-    (void)state;
-    as_ranks(3, wait_for_nobody);
-}
+static void a_missing_rank_is_waited_for_until_the_limit(void **state) { as_ranks(3, wait_for_nobody); }
 
 /* Ranks in different collectives: one row per difference. */
 static const struct difference {
@@ -432,7 +416,6 @@ static void differ(struct rank *r)
 
 static void ranks_that_differ_are_reported(void **state)
 {
-    (void)state;
     for (int i = 0; i < DIFFERENCES; i++) {
         difference = &differences[i];
         as_ranks(3, differ);
@@ -487,7 +470,6 @@ static void *read_on(void *context)
 
 static void what_a_heartbeat_reads_is_of_one_collective(void **state)
 {
-    (void)state;
     struct comm comm = {.size = 2};
     struct error err;
     pthread_t reader;
@@ -512,7 +494,6 @@ static void sum_through_host(struct rank *r)
 
 static void with_a_rank_on_the_processor_the_host_carries(void **state)
 {
-    (void)state;
     processors_from = 2;
     as_ranks(3, sum_through_host);
     processors_from = MOST;

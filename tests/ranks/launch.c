@@ -229,7 +229,6 @@ static const struct trial trials[] = {
 
 static void variables_say_which_of_how_many(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof trials / sizeof *trials; i++) {
         const struct trial *t = &trials[i];
         struct launch launch;
@@ -254,7 +253,6 @@ static void variables_say_which_of_how_many(void **state)
 
 static void one_host_is_recognised(void **state)
 {
-    (void)state;
     const char *some[] = {OPEN_MPI("0", "4"), NULL}, *all[] = {OPEN_MPI("0", "2"), NULL},
                *step[] = {STEP("0", "4"), "SLURM_STEP_NUM_NODES=1", NULL},
                *steps[] = {STEP("0", "4"), "SLURM_STEP_NUM_NODES=2", NULL}, *none[] = {NULL};
@@ -270,7 +268,6 @@ static void one_host_is_recognised(void **state)
  */
 static void a_job_has_one_name(void **state)
 {
-    (void)state;
     const char *first[] = {STEP("0", "4"), NULL}, *last[] = {STEP("3", "4"), NULL},
                *again[] = {STEP("0", "4"), "SLURM_RESTART_COUNT=1", NULL},
                *hostile[] = {OPEN_MPI("0", "2"), "SLURM_JOB_ID=../../etc/x y", NULL};

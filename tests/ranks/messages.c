@@ -64,7 +64,6 @@ static void around(struct rank *r)
 
 static void neighbours_exchange_at_once(void **state)
 {
-    (void)state;
     for (int size = card ? 2 : 1; size <= 4; size++) as_ranks(size, around);
 }
 
@@ -108,7 +107,6 @@ static void pass_on(struct rank *r)
 
 static void a_stage_receives_while_it_sends(void **state)
 {
-    (void)state;
     for (int size = 2; size <= 4; size++) as_ranks(size, pass_on);
 }
 
@@ -190,7 +188,6 @@ static void in_groups(struct rank *r)
 
 static void groups_and_all_ranks_call_by_turns(void **state)
 {
-    (void)state;
     as_ranks(2, in_groups);
     as_ranks(GROUPED, in_groups);
     if (!card) return;
@@ -244,7 +241,6 @@ static void ends_differ(struct rank *r)
 
 static void ends_that_differ_are_reported(void **state)
 {
-    (void)state;
     for (int i = 0; i < DIFFERENCES; i++) {
         difference = &differences[i];
         as_ranks(2, ends_differ);
@@ -262,11 +258,7 @@ static void two_orders(struct rank *r)
     for (int i = 0; i < 2; i++) device_free(r->device, p[i]);
 }
 
-static void messages_in_another_order_are_reported(void **state)
-{
-    (void)state;
-    as_ranks(2, two_orders);
-}
+static void messages_in_another_order_are_reported(void **state) { as_ranks(2, two_orders); }
 
 static void colors_differ(struct rank *r)
 {
@@ -276,11 +268,7 @@ static void colors_differ(struct rank *r)
     CHECK(r, mentions(r->err.what, "rank 0|split|rank 1|split|arguments"));
 }
 
-static void groups_that_differ_are_reported(void **state)
-{
-    (void)state;
-    as_ranks(3, colors_differ);
-}
+static void groups_that_differ_are_reported(void **state) { as_ranks(3, colors_differ); }
 
 /* ---- lost ranks ---- */
 
@@ -298,11 +286,7 @@ static void wait_for_nobody(struct rank *r)
     pthread_join(other, NULL);
 }
 
-static void a_missing_peer_is_waited_for_until_the_limit(void **state)
-{
-    (void)state;
-    as_ranks(2, wait_for_nobody);
-}
+static void a_missing_peer_is_waited_for_until_the_limit(void **state) { as_ranks(2, wait_for_nobody); }
 
 /* Rank 1 of 3 is killed. Rank 0 waits for its message, rank 2 in a collective of their group. */
 static int live_on(int rank, int shared)
@@ -328,7 +312,6 @@ static void a_peer_that_is_killed_is_named(void **state)
     int shared, status;
     struct error err = {0};
     pid_t pids[3];
-    (void)state;
     assert_int_equal(comm_local_create(3, &shared, &err), 0);
     for (int r = 0; r < 3; r++) {
         if ((pids[r] = fork()) != 0) continue;
@@ -348,7 +331,6 @@ static void a_peer_that_is_killed_is_named(void **state)
 
 static void one_rank_receives_what_it_sends(void **state)
 {
-    (void)state;
     struct comm comm, part;
     struct device *device;
     struct error err = {0};
@@ -373,7 +355,6 @@ static void one_rank_receives_what_it_sends(void **state)
 
 static void dry_ranks_count_the_same_memory(void **state)
 {
-    (void)state;
     struct comm comm, part;
     struct device *device;
     struct error err = {0};
@@ -395,7 +376,6 @@ static void dry_ranks_count_the_same_memory(void **state)
 
 static void a_heartbeat_reads_call_peer_and_group(void **state)
 {
-    (void)state;
     struct error err;
     struct comm whole = {.size = 4}, part = {.whole = &whole, .size = 2, .group = 3, .name = "data 1"};
     struct comm_message message = {.bytes = 8, .peer = 2, .receive = true};
@@ -460,7 +440,6 @@ static void send_little(struct rank *r)
 
 static void losses_and_broadcasts_take_the_same_bytes_of_each_rank(void **state)
 {
-    (void)state;
     for (int size = 2; size <= (card ? MOST : MANY); size *= card ? 4 : 2) {
         as_ranks(size, send_little);
         print_message("%d ranks: %.3f ms per fold\n", size, 1e3 * fold_seconds);

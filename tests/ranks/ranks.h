@@ -139,7 +139,6 @@ static void ranks_free(struct rank *ranks, int size)
 /* What a test that failed has left set. */
 static int fresh(void **state)
 {
-    (void)state;
     run_directory = NULL;
     run_last_step = 0;
     return 0;

@@ -120,7 +120,6 @@ static int ended(pid_t pid)
 
 static void ranks_meet_and_part(void **state)
 {
-    (void)state;
     for (int by_file = 0; by_file < 2; by_file++) {
         pid_t pids[RANKS];
         struct stat status;
@@ -148,7 +147,6 @@ static void ranks_meet_and_part(void **state)
 
 static void a_file_that_is_another_runs_by_now_stays(void **state)
 {
-    (void)state;
     struct error err;
     begin(true, 20);
     struct rendezvous other = *hub_server_rendezvous(server);
@@ -159,7 +157,6 @@ static void a_file_that_is_another_runs_by_now_stays(void **state)
 
 static void the_death_of_one_ends_the_others_by_name(void **state)
 {
-    (void)state;
     struct error err = {0};
     pid_t pids[RANKS];
     char who[32];
@@ -182,7 +179,6 @@ static void the_death_of_one_ends_the_others_by_name(void **state)
 
 static void a_rank_that_hangs_is_killed_by_its_own_watchdog(void **state)
 {
-    (void)state;
     begin(false, 20);
     pid_t hangs = start(0, HANGS, false), waits = start(1, WAITS, false), dies = start(2, DIES, false);
     double t = clock_seconds();
@@ -195,7 +191,6 @@ static void a_rank_that_hangs_is_killed_by_its_own_watchdog(void **state)
 
 static void a_dead_hub_ends_the_ranks(void **state)
 {
-    (void)state;
     pid_t pids[RANKS];
     begin(false, 20);
     for (int r = 0; r < RANKS; r++) pids[r] = start(r, WAITS, false);
@@ -211,7 +206,6 @@ static void a_dead_hub_ends_the_ranks(void **state)
 
 static void other_images_are_named_on_every_rank(void **state)
 {
-    (void)state;
     begin(false, 20);
     pid_t a = start(0, WAITS, false), b = start(1, DIFFERS, false), c = start(2, WAITS, false);
     assert_int_equal(ended(a), EXIT_CONFIG);
@@ -222,7 +216,6 @@ static void other_images_are_named_on_every_rank(void **state)
 
 static void a_rank_that_does_not_come_is_named(void **state)
 {
-    (void)state;
     struct error err = {0};
     begin(false, 1);
     patience =
@@ -239,7 +232,6 @@ static void a_rank_that_does_not_come_is_named(void **state)
 /* Garbage on the port: unknown bytes, and hundreds of connections. */
 static void strangers_at_the_port_end_nothing(void **state)
 {
-    (void)state;
     pid_t pids[RANKS];
     struct error err;
     int fds[200];
@@ -259,7 +251,6 @@ static void strangers_at_the_port_end_nothing(void **state)
  * may read or have written is no place. */
 static void a_stale_or_planted_file_is_no_place(void **state)
 {
-    (void)state;
     struct rendezvous old = {.address = "127.0.0.1", .port = 1}, found;
     struct error err = {0};
     pid_t pids[RANKS];
@@ -285,7 +276,6 @@ static void a_stale_or_planted_file_is_no_place(void **state)
 /* Ten seconds and more. */
 static void a_stopped_rank_is_named_within_fifteen_seconds(void **state)
 {
-    (void)state;
     struct error err = {0};
     const char *lengthy = getenv("MEOPT_LONG");
     int rank;
@@ -304,17 +294,9 @@ static void a_stopped_rank_is_named_within_fifteen_seconds(void **state)
     hub_server_stop(server);
 }
 
-static int make_directory(void **state)
-{
-    (void)state;
-    return mkdtemp(directory) == NULL;
-}
+static int make_directory(void **state) { return mkdtemp(directory) == NULL; }
 
-static int remove_directory(void **state)
-{
-    (void)state;
-    return file_remove_tree(directory, NULL);
-}
+static int remove_directory(void **state) { return file_remove_tree(directory, NULL); }
 
 int main(void)
 {

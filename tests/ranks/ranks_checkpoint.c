@@ -137,7 +137,6 @@ static void same_content(const char *what, const char *one_directory, const char
  * rank's steps has, its files by who held what. */
 static void a_checkpoint_goes_from_any_number_of_ranks_to_any(void **state)
 {
-    (void)state;
     static const char *const settings[] = {"optim.state_m=4bit optim.state_v=4bit",
                                            "optim.clip_mode=previous",
                                            "optim.name=lamb optim.use_meopt=false optim.gradients=keep"};
@@ -187,7 +186,6 @@ static bool exists(const char *directory, const char *name)
 
 static void a_rank_that_cannot_write_its_part_is_named_and_the_last_good_stays(void **state)
 {
-    (void)state;
     char directory[] = "/tmp/meopt-ranks-XXXXXX";
     assert_non_null(mkdtemp(directory));
     run_directory = directory;
@@ -236,7 +234,6 @@ static int64_t size_of(const char *directory, const char *name)
  * MiB, which count for much in so small a checkpoint. Without sharing each would read everything twice. */
 static void each_rank_reads_its_part(void **state)
 {
-    (void)state;
     char directory[] = "/tmp/meopt-ranks-XXXXXX";
     assert_non_null(mkdtemp(directory));
     run_directory = directory;
@@ -299,7 +296,6 @@ static void damage(const char *directory, const char *name, enum damage how)
  * reject the checkpoint. */
 static void a_damaged_file_is_noticed_whoever_reads_it(void **state)
 {
-    (void)state;
     static const struct {
         const char *name;
         enum damage how;
@@ -330,7 +326,6 @@ static void a_damaged_file_is_noticed_whoever_reads_it(void **state)
 
 static void a_rank_that_cannot_read_what_others_can_is_named(void **state)
 {
-    (void)state;
     static const struct {
         int rank;
         const char *name;
@@ -391,7 +386,6 @@ static void exchange_places(const char *from, const char *to, const char *a, con
 
 static void a_rank_that_reads_another_header_is_named(void **state)
 {
-    (void)state;
     static const char wide[] = "dist.shard=parameters model_s.width=384 model_s.hidden=1536";
     char directory[] = "/tmp/meopt-ranks-XXXXXX";
     assert_non_null(mkdtemp(directory));
@@ -419,7 +413,6 @@ static void a_rank_that_reads_another_header_is_named(void **state)
 
 static void a_save_that_fails_fails_on_every_rank(void **state)
 {
-    (void)state;
     run_directory = "/proc/no-run"; /* nothing can be made there */
     struct rank *ranks = as_ranks(3, "dist.shard=optimizer");
     run_directory = NULL;

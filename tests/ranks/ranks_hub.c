@@ -135,7 +135,6 @@ static int received(int peer)
 
 static void ranks_are_welcome_when_all_are_there(void **state)
 {
-    (void)state;
     join_all(4);
     for (int r = 0; r < 4; r++) assert_int_equal(received(peers[r]), WIRE_WELCOME);
     expect(0, NULL);
@@ -144,7 +143,6 @@ static void ranks_are_welcome_when_all_are_there(void **state)
 
 static void a_missing_rank_is_named(void **state)
 {
-    (void)state;
     open_hub(5);
     for (int r = 0; r < 5; r += 2) {
         struct rank_facts f = facts_of(r);
@@ -162,7 +160,6 @@ static void a_missing_rank_is_named(void **state)
 
 static void ranks_that_are_not_alike_are_named(void **state)
 {
-    (void)state;
     static const struct {
         int what;
         const char *said;
@@ -199,7 +196,6 @@ static void ranks_that_are_not_alike_are_named(void **state)
  * is complete. */
 static void a_rank_that_was_started_twice_ends_nothing(void **state)
 {
-    (void)state;
     open_hub(2);
     struct rank_facts f = facts_of(0);
     peers[0] = hello(&f);
@@ -227,7 +223,6 @@ static void a_rank_that_was_started_twice_ends_nothing(void **state)
 
 static void no_stranger_ends_a_run(void **state)
 {
-    (void)state;
     join_all(2);
     struct rank_facts f = facts_of(1);
     int wrong = hello_with(6, &f);
@@ -268,7 +263,6 @@ static void no_stranger_ends_a_run(void **state)
 /* Of connections that say nothing the oldest goes: a rank is let in however many come. */
 static void strangers_hold_up_no_rank(void **state)
 {
-    (void)state;
     open_hub(3);
     for (int r = 0; r < 3; r++) {
         for (int i = 0; i < 500; i++) (void)hub_peer(hub, now += 1e-3);
@@ -301,7 +295,6 @@ static void strangers_hold_up_no_rank(void **state)
 
 static void a_dead_rank_is_reported_at_once(void **state)
 {
-    (void)state;
     join_all(4);
     for (int i = 0; i < 5; i++) second(-1, -1);
     for (int r = 0; r < 4; r++) beats[r].step = 12, beats[r].phase = STEPPING;
@@ -325,7 +318,6 @@ static void a_dead_rank_is_reported_at_once(void **state)
 
 static void a_silent_rank_is_unreachable_within_eleven_seconds(void **state)
 {
-    (void)state;
     join_all(3);
     for (int i = 0; i < 5; i++) second(-1, -1);
     for (int i = 0; i < 9; i++) second(1, -1);
@@ -338,7 +330,6 @@ static void a_silent_rank_is_unreachable_within_eleven_seconds(void **state)
 
 static void a_rank_without_progress_is_stuck(void **state)
 {
-    (void)state;
     join_all(3);
     for (int step = 1; step <= 3; step++) {
         for (int r = 0; r < 3; r++) beats[r].step = step, beats[r].phase = STEPPING;
@@ -355,7 +346,6 @@ static void a_rank_without_progress_is_stuck(void **state)
 
 static void slow_steps_loading_and_saving_are_no_hang(void **state)
 {
-    (void)state;
     join_all(2);
     for (int r = 0; r < 2; r++) beats[r].phase = LOADING;
     for (int i = 0; i < 500; i++) second(-1, 1);
@@ -380,7 +370,6 @@ static void slow_steps_loading_and_saving_are_no_hang(void **state)
 
 static void time_in_which_nobody_listened_is_no_silence(void **state)
 {
-    (void)state;
     join_all(2);
     for (int i = 0; i < 3; i++) second(-1, -1);
     now += 300; /* this machine slept: beats that wait in the sockets are read first, others come soon */
@@ -393,7 +382,6 @@ static void time_in_which_nobody_listened_is_no_silence(void **state)
 
 static void a_collective_without_progress_is_reported(void **state)
 {
-    (void)state;
     join_all(3);
     for (int step = 1; step <= 3; step++) {
         for (int r = 0; r < 3; r++) beats[r].step = step, beats[r].phase = STEPPING;
@@ -421,7 +409,6 @@ static void set_stages(void)
 
 static void a_lost_stage_is_named_with_the_message_that_it_misses(void **state)
 {
-    (void)state;
     set_stages();
     second(-1, -1);
     hub_ended(hub, peers[1], now);
@@ -448,7 +435,6 @@ static void sign_off(int r, int code, const char *what)
 
 static void an_exit_message_has_file_and_hint(void **state)
 {
-    (void)state;
     struct error why, err = {0};
     struct rank_bye bye;
     struct wire_bytes out = {0};
@@ -477,7 +463,6 @@ static void an_exit_message_has_file_and_hint(void **state)
 
 static void a_rank_that_signed_off_is_not_lost(void **state)
 {
-    (void)state;
     join_all(2);
     sign_off(0, 0, "");
     for (int i = 0; i < 30; i++) { /* the other one still writes its part */
@@ -541,7 +526,6 @@ static void a_rank_that_signed_off_is_not_lost(void **state)
 
 static void small_things_go_round(void **state)
 {
-    (void)state;
     join_all(3);
     for (int r = 0; r < 3; r++) {
         struct wire_bytes out = {0};

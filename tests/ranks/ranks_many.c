@@ -116,7 +116,6 @@ static int join_many(void)
 
 static void eleven_hundred_ranks_join(void **state)
 {
-    (void)state;
     double begin = clock_seconds();
     int code = in_child(join_many);
     if (code == 77) skip();
@@ -134,7 +133,6 @@ static int start_many_with_few(void)
 
 static void too_low_a_limit_is_reported_with_both_numbers(void **state)
 {
-    (void)state;
     assert_int_equal(in_child(start_many_with_few), 0);
 }
 
@@ -163,7 +161,6 @@ static int join_among_strangers(void)
 
 static void strangers_hold_up_nobody(void **state)
 {
-    (void)state;
     int code = in_child(join_among_strangers);
     if (code == 77) skip();
     assert_int_equal(code, 0);
@@ -197,7 +194,6 @@ static int wait_for_descriptors(void)
 
 static void without_descriptors_the_hub_waits(void **state)
 {
-    (void)state;
     assert_int_equal(in_child(wait_for_descriptors), 0);
 }
 
@@ -291,7 +287,6 @@ static int live_many(void)
 
 static void many_ranks_exchange_beat_and_leave(void **state)
 {
-    (void)state;
     int code = in_child(live_many);
     if (code == 77) skip();
     assert_int_equal(code, 0);

@@ -325,7 +325,6 @@ enum { ROWS = sizeof rows / sizeof *rows };
 
 static void a_save(void **state)
 {
-    (void)state;
     make_reference();
     for (int i = 0; i < ROWS; i++) {
         if (!rows[i].always && !getenv("MEOPT_LONG")) continue;
@@ -340,7 +339,6 @@ static void a_save(void **state)
 /* From a checkpoint that as many ranks have written, or others: states are joined and cut again. */
 static void a_resume(void **state)
 {
-    (void)state;
     make_reference();
     for (int i = 0; i < ROWS; i++) {
         for (int other = 0; other < 2; other++) {

@@ -7,7 +7,6 @@
 
 static void what_was_saved_comes_back(void **state)
 {
-    (void)state;
     struct checkpoint c;
     struct error err = {0};
     assert_int_equal(checkpoint_newest(&c, directory, false, &err), 0);
@@ -26,7 +25,6 @@ static void what_was_saved_comes_back(void **state)
 
 static void a_damaged_one_is_passed_over(void **state)
 {
-    (void)state;
     static const char *const files[] = {"model.safetensors", "optimizer.bin"};
     struct error err = {0};
     struct checkpoint c;
@@ -47,7 +45,6 @@ static void a_damaged_one_is_passed_over(void **state)
 
 static void a_save_that_fails_leaves_what_was_there(void **state)
 {
-    (void)state;
     struct error err = {0};
     assert_int_equal(save(1, 1, 1, &err), 0);
     refused_record = 2;
@@ -65,7 +62,6 @@ static void a_save_that_fails_leaves_what_was_there(void **state)
 
 static void a_removed_run_stays_removed(void **state)
 {
-    (void)state;
     struct error err = {0};
     assert_int_equal(file_remove_tree(directory, &err), 0);
     assert_int_not_equal(save(1, 1, 1, &err), 0);
@@ -75,7 +71,6 @@ static void a_removed_run_stays_removed(void **state)
 
 static void as_many_stay_as_are_kept(void **state)
 {
-    (void)state;
     struct error err = {0};
     int count;
     for (int64_t step = 5; step <= 30; step += 5) assert_int_equal(save(step, 3, (int)step, &err), 0);
@@ -92,7 +87,6 @@ static void as_many_stay_as_are_kept(void **state)
 
 static void the_newest_of_thousands_is_found(void **state)
 {
-    (void)state;
     struct error err = {0};
     int count;
     assert_int_equal(save(5000, 9999, 3, &err), 0);
@@ -111,7 +105,6 @@ static void the_newest_of_thousands_is_found(void **state)
 
 static void another_shape_is_refused(void **state)
 {
-    (void)state;
     struct error err = {0};
     struct checkpoint c;
     int seed = 1;
@@ -128,7 +121,6 @@ static void another_shape_is_refused(void **state)
 
 static void what_several_have_written_comes_back(void **state)
 {
-    (void)state;
     struct error err = {0};
     writers = 3;
     assert_int_equal(save(7, 2, 1, &err), 0);
@@ -158,7 +150,6 @@ static void what_several_have_written_comes_back(void **state)
 /* As when files of two runs are mixed, or a disk of one host is away. */
 static void a_part_that_is_missing_or_of_another_save_is_passed_over(void **state)
 {
-    (void)state;
     struct error err = {0};
     struct checkpoint c;
     writers = 3;
@@ -195,7 +186,6 @@ static int write_elsewhere(void *context, struct checkpoint_written *all, struct
 
 static void a_part_that_is_on_another_hosts_disk_is_no_part(void **state)
 {
-    (void)state;
     struct error err = {0};
     struct others others = {2, 2};
     writers = 2;
@@ -209,7 +199,6 @@ static void a_part_that_is_on_another_hosts_disk_is_no_part(void **state)
 
 static void one_of_a_later_version_is_neither_read_nor_renamed(void **state)
 {
-    (void)state;
     struct error err = {0};
     struct checkpoint c;
     assert_int_equal(save(1, 9, 1, &err), 0);
@@ -292,7 +281,6 @@ static int worst(struct error *err)
  * file's own, one that says otherwise refuses, with the place. */
 static void whatever_the_manifest_says_of_blocks_no_wrong_byte_is_taken(void **state)
 {
-    (void)state;
     static const struct {
         const char *key, *json;
         int code; /* of those that share it */
@@ -332,7 +320,6 @@ static void whatever_the_manifest_says_of_blocks_no_wrong_byte_is_taken(void **s
 
 static void wrong_bytes_are_reported_with_file_and_offset(void **state)
 {
-    (void)state;
     struct error err = {0};
     assert_int_equal(save(1, 1, 1, &err), 0);
     const char *model = blocks_of("model.safetensors"), *records = blocks_of("optimizer.bin");
@@ -355,7 +342,6 @@ static void wrong_bytes_are_reported_with_file_and_offset(void **state)
 /* One of two entries would be taken, whichever. */
 static void a_manifest_that_names_a_file_twice_is_damaged(void **state)
 {
-    (void)state;
     struct error err = {0};
     char *text, *path = within(1, "MANIFEST.json");
     size_t bytes;
@@ -373,7 +359,6 @@ static void a_manifest_that_names_a_file_twice_is_damaged(void **state)
 
 static void a_syntax_error_in_the_manifest_is_reported_with_its_position(void **state)
 {
-    (void)state;
     struct error err = {0};
     const char *text = "{\n \"step\": 1,\n \"files\" 2}";
     char *path = within(1, "MANIFEST.json");

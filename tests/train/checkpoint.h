@@ -30,7 +30,6 @@ static int writers, failing; /* how many write records, and which of them cannot
 
 static int setup(void **state)
 {
-    (void)state;
     log_level = LOG_QUIET;
     refused_record = failing = -1;
     record_more = 0;
@@ -39,11 +38,7 @@ static int setup(void **state)
     return mkdtemp(directory) ? 0 : -1;
 }
 
-static int teardown(void **state)
-{
-    (void)state;
-    return file_remove_tree(directory, NULL);
-}
+static int teardown(void **state) { return file_remove_tree(directory, NULL); }
 
 static int fill(void *context, int64_t index, checkpoint_put *put, void *file, struct error *err)
 {

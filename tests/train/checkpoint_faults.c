@@ -110,7 +110,6 @@ static bool there(const char *name)
 
 static void a_damaged_newest_never_displaces_the_good(void **state)
 {
-    (void)state;
     struct error err = {0};
     struct checkpoint c;
     assert_int_equal(save(5, 2, 5, &err), 0);
@@ -130,7 +129,6 @@ static void a_damaged_newest_never_displaces_the_good(void **state)
 
 static void one_under_the_name_of_another_step_is_damaged(void **state)
 {
-    (void)state;
     struct error err = {0};
     struct checkpoint c;
     assert_int_equal(save(5, 2, 5, &err), 0);
@@ -149,7 +147,6 @@ static void one_under_the_name_of_another_step_is_damaged(void **state)
 
 static void only_whole_checkpoints_are_counted(void **state)
 {
-    (void)state;
     struct error err = {0};
     for (int step = 1; step <= 3; step++) assert_int_equal(save(step, 9, step, &err), 0);
     damage(3, "optimizer.bin");
@@ -162,7 +159,6 @@ static void only_whole_checkpoints_are_counted(void **state)
 
 static void the_same_step_again_is_no_work(void **state)
 {
-    (void)state;
     struct error err = {0};
     assert_int_equal(save(7, 1, 1, &err), 0);
     renames = (struct fault){0, -1, EIO};
@@ -172,7 +168,6 @@ static void the_same_step_again_is_no_work(void **state)
 
 static void a_damaged_one_of_the_same_step_is_renamed(void **state)
 {
-    (void)state;
     struct error err = {0};
     for (int k = 0, failed = 1; failed; k++) {
         assert_int_equal(save(5, 9, 5, &err), 0);
@@ -192,7 +187,6 @@ static void a_damaged_one_of_the_same_step_is_renamed(void **state)
 
 static void a_save_whose_rename_fails_keeps_the_one_before(void **state)
 {
-    (void)state;
     static const int errors[] = {EIO, ENOSPC, EDQUOT};
     struct error err = {0};
     assert_int_equal(save(1, 1, 1, &err), 0);
@@ -216,7 +210,6 @@ static void a_save_whose_rename_fails_keeps_the_one_before(void **state)
 
 static void what_cannot_be_read_now_is_tried_again(void **state)
 {
-    (void)state;
     static const int errors[] = {EMFILE, EIO, ENOMEM, ESTALE};
     struct error err = {0};
     assert_int_equal(save(1, 9, 1, &err), 0);
@@ -234,7 +227,6 @@ static void what_cannot_be_read_now_is_tried_again(void **state)
 
 static void what_cannot_be_read_at_all_is_no_older_checkpoint(void **state)
 {
-    (void)state;
     struct error err = {0};
     struct checkpoint c;
     assert_int_equal(save(1, 9, 1, &err), 0);
@@ -254,7 +246,6 @@ static void what_cannot_be_read_at_all_is_no_older_checkpoint(void **state)
 
 static void one_that_cannot_be_read_now_is_not_removed(void **state)
 {
-    (void)state;
     struct error err = {0};
     assert_int_equal(save(1, 9, 1, &err), 0);
     assert_int_equal(save(2, 9, 2, &err), 0);
@@ -281,7 +272,6 @@ static void rotate_once(const char *path)
 
 static void one_removed_while_it_is_looked_for_is_looked_for_again(void **state)
 {
-    (void)state;
     struct error err = {0};
     assert_int_equal(save(1, 1, 1, &err), 0);
     at_open = rotate_once;
@@ -290,7 +280,6 @@ static void one_removed_while_it_is_looked_for_is_looked_for_again(void **state)
 
 static void one_that_is_open_may_be_removed(void **state)
 {
-    (void)state;
     struct error err = {0};
     struct checkpoint c;
     int seed = 1;
@@ -305,7 +294,6 @@ static void one_that_is_open_may_be_removed(void **state)
 
 static void what_a_killed_save_left_is_removed_by_the_next(void **state)
 {
-    (void)state;
     static const char *const left[] = {".trash-3", "step-00000009.partial", ".LATEST.a1B2c3"};
     struct error err = {0};
     assert_int_equal(save(1, 1, 1, &err), 0);
@@ -336,7 +324,6 @@ static void exchange_for_a_link(const char *path)
 
 static void files_are_opened_in_the_directory_that_was_checked(void **state)
 {
-    (void)state;
     struct error err = {0};
     assert_int_equal(save(5, 1, 5, &err), 0);
     at_open = exchange_for_a_link;

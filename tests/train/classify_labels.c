@@ -88,7 +88,6 @@ static void the_loss_is_a_mean_over_labelled_images(void **state)
 {
     struct step_result whole[3], parts[3];
     struct error err;
-    (void)state;
     fill(&source, some, 0);
     assert_int_equal(train(&source, 3, whole, &err, NULL), 0);
     assert_int_equal(train(&source, 3, parts, &err, "train.micro_batch=2"), 0); /* 1, 1 and 1 of 2 */
@@ -109,7 +108,6 @@ static void images_without_a_label_change_nothing(void **state)
     struct error err;
     /* in bf16 the integer GEMM of some instruction sets has one scale for several images */
     static const char fp32[] = "train.precision=fp32";
-    (void)state;
     fill(&source, some, 1);
     assert_int_equal(train(&source, 3, a, &err, fp32), 0);
     fill(&source, some, 2);
@@ -127,7 +125,6 @@ static void labels_are_checked(void **state)
 {
     struct step_result result;
     struct error err;
-    (void)state;
     fill(&source, (const int32_t[BATCH]){0, 1, 2, 3, 4, CLASSES}, 0);
     assert_int_equal(train(&source, 1, &result, &err, "train.micro_batch=2"), EXIT_CONFIG);
     assert_non_null(strstr(err.hint, "classes"));

@@ -80,7 +80,6 @@ static void try_on(int model, const char *a, const char *b, const char *third, i
 static void every_pair_is_planned_or_refused(void **state)
 {
     static const int subjects[] = {EVA, DINOV2, LLAMA, CLASSIFIER, BERT}, sizes[] = {0, 2, 4};
-    (void)state;
     log_level = LOG_QUIET;
     for (size_t m = 0; m < sizeof subjects / sizeof *subjects; m++)
         for (int a = 0; a < SETTINGS; a++)
@@ -112,7 +111,6 @@ static void the_list_names_keys(void **state)
     struct config config;
     struct error err = {0};
     int rows = 0;
-    (void)state;
     assert_int_equal(load(&config, &(struct run){.model = EVA, .settings = ""}, &err), 0);
     experiment_combinations(
         &(struct combinations){.config = &config, .bad = a_row_names_a_key, .context = &rows, .list = true});

@@ -37,7 +37,6 @@ static void keeps_the_bits(int model, const char *settings, const char *layout, 
 /* All orders of rounds with all norms, and with all that ranks divide. */
 static void ranks_have_the_bits_of_one(void **state)
 {
-    (void)state;
     static const char *const norms[] = {EXACT, PREVIOUS, BLOCK, NO_CLIP, KEEP};
     static const char *const shards[] = {"none", "optimizer", "parameters"};
     enum { NORMS = 5, KEPT = 4, SHARDS = 3 };
@@ -205,16 +204,11 @@ static void check_rows(const struct row *row, size_t count)
             if (row->models & M(m)) keeps_the_bits(m, row->settings, row->layout, row->size);
 }
 
-static void places_and_options_keep_the_bits(void **state)
-{
-    (void)state;
-    check_rows(rows, sizeof rows / sizeof *rows);
-}
+static void places_and_options_keep_the_bits(void **state) { check_rows(rows, sizeof rows / sizeof *rows); }
 
 /* With random weights of deviation 0.02 the first prediction is nearly uniform. */
 static void every_mode_has_the_same_first_loss(void **state)
 {
-    (void)state;
     static const char *const modes[] = {EXACT, BLOCK, "train.global_batch=8 " PREVIOUS,
                                         "train.micro_batch=4 " CLIP};
     static const int models_here[] = {GPT2, QWEN, BERT};
@@ -234,14 +228,12 @@ static void every_mode_has_the_same_first_loss(void **state)
 
 static void places_keep_the_bits_on_a_card(void **state)
 {
-    (void)state;
     check_rows(card_rows, sizeof card_rows / sizeof *card_rows);
 }
 
 /* LAMB's sums are over a tensor's parts, groups of a format have one scale. */
 static void every_rule_and_format_has_the_bits_of_one_rank(void **state)
 {
-    (void)state;
     static const char *const formats[] = {"optim.use_meopt=false optim.gradients=keep",
                                           "train.precision=fp32",
                                           "optim.preset=quality",
@@ -265,7 +257,6 @@ static void every_rule_and_format_has_the_bits_of_one_rank(void **state)
 /* Each step in another layout than the step before; each pair of layouts once, in the long form twice. */
 static void any_layout_resumes_any_other(void **state)
 {
-    (void)state;
     static const struct part {
         int size;
         const char *layout;
@@ -343,7 +334,6 @@ static void moved_free(struct moved m, int size)
  * once more. */
 static void streamed_weights_travel_once_per_pass(void **state)
 {
-    (void)state;
     const char *settings =
         "train.micro_batch=2 model_t.depth=8 model_s.depth=8 train.recompute=block " STREAMED;
     char *unclipped = xasprintf("%s" NO_CLIP, settings);
@@ -361,7 +351,6 @@ static void streamed_weights_travel_once_per_pass(void **state)
  * gathered again, in either order. */
 static void sharded_weights_are_gathered_once_per_pass(void **state)
 {
-    (void)state;
     struct moved m =
         moved_by(2, OF_8 PREVIOUS "dist.shard=parameters model_s.depth=8 train.recompute=block", "");
     double ratio = (double)m.depth->gathered_bytes / (double)m.breadth->gathered_bytes;

@@ -53,7 +53,6 @@ static void the_keys_of_an_option_plan_to_its_bytes(void **state)
 {
     char *cpu[] = {"device.type=cpu"};
     struct comm_options four = {.size = 4, .shared = -1};
-    (void)state;
     for (size_t i = 0; i < config_count(); i++)
         for (int many = 0; many < 1 + (i == 0); many++) {
             const struct comm_options *ranks = many ? &four : NULL;
@@ -69,7 +68,6 @@ static void options_are_ordered_and_the_fastest_that_fits_is_chosen(void **state
 {
     char *given[] = {"device.type=cpu", "optim.offload=none", "train.cache_teacher=false"};
     int count = getenv("MEOPT_LONG") ? 1 : 3; /* the fewer free settings, the shorter the search */
-    (void)state;
     for (size_t i = 0; i < config_count(); i++) {
         struct memory_options all = options_of(configs[i], given, count, NULL, 0);
         size_t limit = all.options[all.count / 2].peak_bytes + 5;
@@ -90,7 +88,6 @@ static void options_are_ordered_and_the_fastest_that_fits_is_chosen(void **state
 static void what_an_override_says_stays(void **state)
 {
     char *given[] = {"device.type=cpu", "train.cache_teacher=false", "train.recompute=none"};
-    (void)state;
     struct memory_options l = options_of("dinov2", given, 3, NULL, 0);
     bool streamed = false;
     for (int k = 0; k < l.count; k++) {
@@ -120,7 +117,6 @@ static void sizes_of_logits_are_searched(void **state)
     char *given[] = {"device.type=cpu", "optim.offload=none", "model.place=resident",
                      "train.save_activations=minimal"},
          *fixed[] = {"device.type=cpu", "loss.chunk=64M"};
-    (void)state;
     struct memory_options l = options_of("gpt_1_3b", given, 4, NULL, 0);
     assert_true(searched(&l, "loss.chunk=1G") && searched(&l, "loss.chunk=32M"));
     for (int k = 0; k < l.count; k++) {
@@ -156,7 +152,6 @@ static void waves_are_chosen_between_depth_and_breadth(void **state)
     char *given[] = {"device.type=cpu",          "train.batch_size=256",   "train.micro_batch=4",
                      "model_s.place=streamed",   "model_t.place=streamed", "optim.offload=none",
                      "train.cache_teacher=false"};
-    (void)state;
     struct memory_planner p;
     struct memory_options l;
     struct memory_option depth, breadth, chosen;

@@ -78,7 +78,6 @@ static void all_calls(void)
 
 static void calls_that_the_kernel_has_not_are_done_without(void **state)
 {
-    (void)state;
     int status;
     pid_t pid = fork();
     if (pid == 0) {

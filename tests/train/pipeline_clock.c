@@ -177,7 +177,6 @@ static const int micros[] = {1, 2, 3, 4, 5, 8, 12, 16};
 
 static void stages_wait_as_planned(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (size_t k = 0; k < sizeof micros / sizeof *micros; k++) {
             int stages = shapes[i].stages, depth = shapes[i].depth, micro = micros[k];
@@ -197,7 +196,6 @@ static void stages_wait_as_planned(void **state)
 /* The clock is that of the messages: a stage that waits for each of them is found. */
 static void the_clock_sees_messages(void **state)
 {
-    (void)state;
     for (int stages = 2; stages <= 4; stages += 2) {
         double together = measure(stages, 12, 7, 0.25, false).bubble,
                one_by_one = measure(stages, 12, 7, 0.25, true).bubble;

@@ -178,7 +178,6 @@ static void every_combination(bool wide)
 
 static void plans_equal_measurements(void **state)
 {
-    (void)state;
     every_combination(false);
     printf("%d experiments\n", compared);
     if (getenv("MEOPT_LONG") && strcmp(spec, "cpu") == 0) {
@@ -192,7 +191,6 @@ static void plans_equal_measurements(void **state)
 
 static void plans_of_the_published_workloads(void **state)
 {
-    (void)state;
     static const struct {
         const char *name;
         int64_t teacher, student;
@@ -221,7 +219,6 @@ static void plans_of_the_published_workloads(void **state)
 /* What fits into the memory of one rank, with one image more not, and with the weights in parts more. */
 static void the_largest_micro_batch_is_that_of_a_rank(void **state)
 {
-    (void)state;
     char *shards[] = {"dist.shard=none", "dist.shard=parameters"};
     struct comm_options eight = {.size = 8, .shared = -1};
     struct error err = {0};
@@ -249,7 +246,6 @@ static void the_largest_micro_batch_is_that_of_a_rank(void **state)
  */
 static void the_plan_of_many_ranks_is_that_of_the_largest(void **state)
 {
-    (void)state;
     char *settings[][2] = {{"dist.shard=none", "train.global_batch=0"},
                            {"dist.shard=none", "train.global_batch=250"},
                            {"dist.shard=optimizer", "optim.gradients=release"},

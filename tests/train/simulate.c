@@ -34,7 +34,6 @@ static double whole(double sent) { return sent * 4 / 3; }
 
 static void one_rank_needs_what_it_needs(void **state)
 {
-    (void)state;
     struct simulated_schedule s = equal(1e9, 0, 0);
     struct simulated_step step = simulate_step(&s, &slow, 1);
     near(step.sums_s, 0);
@@ -43,7 +42,6 @@ static void one_rank_needs_what_it_needs(void **state)
 
 static void reductions_shorter_than_backward_are_hidden(void **state)
 {
-    (void)state;
     /* 100 MB are 0.1 s, and 10 * 3 ms: c = 0.013, b = 0.05 */
     struct simulated_schedule s = equal(whole(1e8), 0, 0);
     struct simulated_step step = simulate_step(&s, &slow, 4);
@@ -55,14 +53,12 @@ static void reductions_shorter_than_backward_are_hidden(void **state)
 
 static void reductions_that_are_longer_decide(void **state)
 {
-    (void)state;
     struct simulated_schedule s = equal(whole(2e9), 0, 0); /* c = 0.203 */
     near(simulate_step(&s, &slow, 4).step_s, 0.5 + 0.05 + 10 * 0.203);
 }
 
 static void without_a_second_buffer_they_wait(void **state)
 {
-    (void)state;
     struct simulated_schedule s = equal(whole(1e8), 0, 0);
     s.two_gradients = false;
     near(simulate_step(&s, &slow, 4).step_s, 1.13);
@@ -70,7 +66,6 @@ static void without_a_second_buffer_they_wait(void **state)
 
 static void sums_and_updated_weights_are_gathered(void **state)
 {
-    (void)state;
     struct simulated_schedule s = equal(whole(1e8), whole(2e8), whole(1e8));
     near(simulate_step(&s, &slow, 4).sums_s, 0.13 + 0.23);
     for (int g = 0; g < GROUPS; g++) groups[g].changed_bytes = groups[g].weight_bytes;
@@ -83,7 +78,6 @@ static void sums_and_updated_weights_are_gathered(void **state)
 
 static void sharded_weights_are_gathered_in_both_passes(void **state)
 {
-    (void)state;
     struct simulated_schedule s = equal(whole(1e8), 0, whole(1e8));
     struct simulated_speed speed = slow;
     speed.latency_s = 0;
@@ -97,7 +91,6 @@ static void sharded_weights_are_gathered_in_both_passes(void **state)
 
 static void a_second_backward_pass_halves_the_time_of_each(void **state)
 {
-    (void)state;
     struct simulated_schedule s = equal(whole(1e8), 0, 0);
     s.order.twice = true; /* b = 0.025, c = 0.013: the second pass waits for the first one's last group */
     near(simulate_step(&s, &slow, 4).step_s, 0.5 + 2 * (10 * 0.025 + 0.013));
@@ -105,7 +98,6 @@ static void a_second_backward_pass_halves_the_time_of_each(void **state)
 
 static void ranks_without_a_micro_batch_wait(void **state)
 {
-    (void)state;
     struct simulated_schedule s = equal(whole(1e8), 0, 0);
     s.micro_count = 6; /* two rounds, the second with two ranks */
     struct simulated_step step = simulate_step(&s, &slow, 4);
@@ -119,7 +111,6 @@ static void ranks_without_a_micro_batch_wait(void **state)
  * computes. */
 static void breadth_gathers_weights_once_per_pass(void **state)
 {
-    (void)state;
     struct simulated_speed speed = slow;
     struct simulated_schedule s = equal(whole(1e8), 0, whole(1e8));
     speed.latency_s = 0;
@@ -134,7 +125,6 @@ static void breadth_gathers_weights_once_per_pass(void **state)
 
 static void a_network_is_shared_by_the_ranks_of_a_node(void **state)
 {
-    (void)state;
     struct simulated_speed speed = slow;
     speed.network = 4e9;
     speed.latency_s = 0;
@@ -148,7 +138,6 @@ static void a_network_is_shared_by_the_ranks_of_a_node(void **state)
 
 static void shared_processors_slow_computing_down(void **state)
 {
-    (void)state;
     struct simulated_speed speed = slow;
     struct simulated_schedule s = equal(whole(1e8), 0, 0);
     speed.slowdown = 2;
@@ -168,7 +157,6 @@ static struct simulated_schedule staged(int64_t micro_count, int ranks)
 
 static void stages_compute_in_turn_and_send_streams(void **state)
 {
-    (void)state;
     struct simulated_speed speed = slow;
     speed.student = 0.5; /* and no teacher */
     struct simulated_schedule s = staged(1, 2);
@@ -188,7 +176,6 @@ static void stages_compute_in_turn_and_send_streams(void **state)
 
 static void stages_divide_a_teacher(void **state)
 {
-    (void)state;
     struct simulated_schedule s = staged(1, 2);
     struct simulated_speed speed = slow; /* half of the step is the teacher's */
     speed.latency_s = 0;
@@ -200,7 +187,6 @@ static void stages_divide_a_teacher(void **state)
 /* Replicas of two stages on two nodes: equal stages are on one node, or each node has whole replicas. */
 static void stages_on_different_nodes_keep_sums_in_a_node(void **state)
 {
-    (void)state;
     struct simulated_schedule s = staged(8, 16);
     struct simulated_speed speed = slow;
     speed.network = 0.5e9;
@@ -216,7 +202,6 @@ static void stages_on_different_nodes_keep_sums_in_a_node(void **state)
 
 static void shared_processors_compute_while_a_stage_waits(void **state)
 {
-    (void)state;
     struct simulated_schedule s = staged(4, 4);
     struct simulated_speed speed = slow;
     speed.student = 0.5;
@@ -228,7 +213,6 @@ static void shared_processors_compute_while_a_stage_waits(void **state)
 
 static void hundreds_of_ranks_take_no_time(void **state)
 {
-    (void)state;
     struct simulated_schedule s = equal(whole(1e8), 0, 0);
     s.micro_count = 64;
     assert_true(simulate_step(&s, &slow, 512).step_s > 1);

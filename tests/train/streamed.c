@@ -98,7 +98,6 @@ static void same_output(const char *name)
 
 static void every_tower_has_the_same_output(void **state)
 {
-    (void)state;
     golden_each("towers", same_output);
     assert_true(towers > 10);
 }
@@ -178,7 +177,6 @@ static void same_training(const char *more, const char *place)
 /* Other variants of a step: test_equal. */
 static void streamed_towers_take_the_same_steps(void **state)
 {
-    (void)state;
     same_training("", "model_t.place=streamed");
     same_training("train.recompute=block optim.clip_mode=block",
                   "model_s.place=streamed model_t.place=streamed");
@@ -206,7 +204,6 @@ static void what_was_changed_meanwhile_is_refused(void **state)
     struct error err = {0};
     struct step_result r;
     char path[64], byte;
-    (void)state;
     if (strcmp(spec, "cpu") != 0) skip(); /* a card's weights are in memory */
     open_tiny(&tiny, "", "model_t.place=streamed");
     assert_int_equal(trainer_step(tiny.trainer, 1, 1e-3, &source, &r, &err), 0);
@@ -240,7 +237,6 @@ static void a_changed_student_is_refused(void **state)
     struct error err = {0};
     struct step_result r;
     char path[64];
-    (void)state;
     if (strcmp(spec, "cpu") != 0) skip();
     open_tiny(&tiny, "model_s.depth=5", "model_s.place=streamed");
     assert_int_equal(trainer_step(tiny.trainer, 1, 1e-3, &source, &r, &err), 0);
@@ -257,7 +253,6 @@ static void a_directory_that_cannot_hold_it_is_named(void **state)
 {
     struct tiny tiny = {0};
     struct error err = {0};
-    (void)state;
     if (strcmp(spec, "cpu") != 0) skip();
     assert_int_not_equal(tiny_join(&tiny, spec, NULL,
                                    "model_t.place=streamed train.scratch_dir=/nowhere/at/all", NULL, NULL,
@@ -270,15 +265,10 @@ static void a_directory_that_cannot_hold_it_is_named(void **state)
 
 static int begin(void **state)
 {
-    (void)state;
     strcpy(scratch, "/tmp/meopt-streamed-XXXXXX");
     return mkdtemp(scratch) == NULL;
 }
-static int end(void **state)
-{
-    (void)state;
-    return rmdir(scratch); /* nothing is left in it */
-}
+static int end(void **state) { return rmdir(scratch); /* nothing is left in it */ }
 
 int main(void)
 {

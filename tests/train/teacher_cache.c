@@ -19,7 +19,6 @@ static char *path;
 
 static int setup(void **state)
 {
-    (void)state;
     int code = tiny_begin(&tiny);
     path = path_join(tiny.directory, "teacher.rows");
     return code;
@@ -27,7 +26,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void)state;
     free(path);
     return tiny_end(&tiny);
 }
@@ -114,7 +112,6 @@ static size_t stored(char **bytes, size_t *count)
 
 static void it_holds_what_the_teacher_gives(void **state)
 {
-    (void)state;
     int64_t images, row, again;
     float *first = cached(&images, &row), *direct = computed(images, row), *second;
     assert_int_equal(images, IMAGES);
@@ -129,7 +126,6 @@ static void it_holds_what_the_teacher_gives(void **state)
 
 static void it_is_computed_once(void **state)
 {
-    (void)state;
     int64_t images, row;
     free(cached(&images, &row));
     assert_true(wanted.first > 0);
@@ -139,7 +135,6 @@ static void it_is_computed_once(void **state)
 
 static void a_streamed_teacher_gives_the_same_file(void **state)
 {
-    (void)state;
     int64_t images, row;
     float *held = cached(&images, &row), *streamed;
     size_t bytes = (size_t)(images * row) * sizeof *held;
@@ -159,7 +154,6 @@ static void a_streamed_teacher_gives_the_same_file(void **state)
 
 static void a_pass_that_was_killed_goes_on_with_the_same_bits(void **state)
 {
-    (void)state;
     int64_t images, row;
     float *right = cached(&images, &row), *found;
     assert_int_equal(unlink(path), 0);
@@ -177,7 +171,6 @@ static void a_pass_that_was_killed_goes_on_with_the_same_bits(void **state)
 
 static void what_is_cut_off_or_damaged_is_computed_again(void **state)
 {
-    (void)state;
     int64_t images, row;
     float *right = cached(&images, &row), *found;
     size_t bytes = (size_t)(images * row) * sizeof *right, count, record = 16 + (size_t)row * sizeof(float);
@@ -206,7 +199,6 @@ static void what_is_cut_off_or_damaged_is_computed_again(void **state)
 
 static void a_file_of_other_images_or_another_teacher_is_made_anew(void **state)
 {
-    (void)state;
     int64_t images, row;
     float *right = cached(&images, &row), *found;
     size_t bytes = (size_t)(images * row) * sizeof *right;
@@ -251,7 +243,6 @@ static void set_second(const char *bytes, size_t count)
 
 static void an_image_without_a_row_is_never_a_target(void **state)
 {
-    (void)state;
     char *bytes, *name = path_join(tiny.directory, "02_base422.jpg");
     size_t count;
     struct error err = {0};
@@ -301,7 +292,6 @@ static int fill_then_scarce(void *context, struct trainer *t, struct error *err)
 
 static void a_failed_allocation_after_the_cache_is_reported(void **state)
 {
-    (void)state;
     bool failed = true;
     for (int k = 1; failed; k++) {
         struct error err = {0};

@@ -256,7 +256,6 @@ static struct limit relative_error(const struct subject *a, const struct subject
 
 static void outliers_cost_no_more_than_twice_what_autocast_pays(void **state)
 {
-    (void)state;
     int failures = 0;
     for (int k = 0; k < TOWERS; k++) {
         struct subject exact = subject_open(towers[k].model_shape, DTYPE_F32, RECOMPUTE_NONE, SAVED_MINIMAL),
@@ -283,7 +282,6 @@ static void outliers_cost_no_more_than_twice_what_autocast_pays(void **state)
 /* Where stored values are rounded much, too: the block that is computed again has the same input. */
 static void what_is_computed_again_has_the_same_bits(void **state)
 {
-    (void)state;
     for (int k = 0; k < TOWERS; k++) {
         struct subject kept = subject_open(towers[k].model_shape, DTYPE_BF16, RECOMPUTE_NONE, SAVED_MINIMAL),
                        again =
@@ -308,7 +306,6 @@ static void what_is_computed_again_has_the_same_bits(void **state)
 /* 8-bit activations with an outlier: each matrix's gradient keeps its direction. */
 static void an_outlier_in_each_group_of_8_bits_turns_no_gradient(void **state)
 {
-    (void)state;
     static const double sizes[] = {30, 300, 1, 100}; /* MEOPT_LONG=1: all; else two */
     for (int k = 0; k < TOWERS; k++) {
         struct subject whole = subject_open(towers[k].model_shape, DTYPE_BF16, RECOMPUTE_NONE, SAVED_MINIMAL),

@@ -227,7 +227,6 @@ static int next_shape(int g) { return on_card() ? (g ? g + 1 : SHAPES - 3) : g +
 
 static void groups_of_slots_have_the_bits_of_whole_passes(void **state)
 {
-    (void)state;
     for (int g = 0; g < SHAPES; g = next_shape(g))
         for (int type = on_card(); type < 2; type++)
             for (int frozen = 0; frozen <= (type ? 2 : 0); frozen += 2) {
@@ -292,7 +291,6 @@ static void stage_by_stage(struct results *r, struct subject *stages, int count,
 
 static void stages_have_the_bits_of_one_tower(void **state)
 {
-    (void)state;
     for (int g = 0; g < SHAPES; g = next_shape(g))
         for (int count = on_card() ? STAGES : 2; count <= STAGES; count++) {
             struct tower_options options = options_of(DTYPE_BF16, count == 2 && g % 2 ? 2 : 0);
@@ -328,7 +326,6 @@ static void stages_have_the_bits_of_one_tower(void **state)
 /* A tower with slots computes whole passes in its first one. */
 static void whole_passes_of_a_tower_with_slots_are_the_same(void **state)
 {
-    (void)state;
     for (int g = 0; g < SHAPES; g = next_shape(g)) {
         struct tower_options options = options_of(DTYPE_BF16, 0);
         struct subject one = subject_open(device_spec(), shapes[g], options);
@@ -351,7 +348,6 @@ static void whole_passes_of_a_tower_with_slots_are_the_same(void **state)
 /* With two buffers a gradient stays until those of the next call are complete. */
 static void two_buffers_take_turns(void **state)
 {
-    (void)state;
     for (int g = 0; g < SHAPES; g = next_shape(g)) {
         struct tower_options options = options_of(DTYPE_BF16, 0);
         options.slots = SLOTS;
@@ -385,7 +381,6 @@ static void add_bytes(void *context, enum memory_class class, const char *name, 
 /* Sizes are rounded up to 64 bytes in memory, so the tensors are at most a few KB less. */
 static void the_account_counts_every_slot(void **state)
 {
-    (void)state;
     for (int g = 0; g < 4 * SHAPES; g++)
         for (int trained = 0; trained < 2; trained++) {
             struct tower_options options = options_of(DTYPE_BF16, 0);

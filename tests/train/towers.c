@@ -124,7 +124,6 @@ static void check_parameters(const struct tower *t)
 
 static void a_groups_span_holds_each_of_its_gradients_once(void **state)
 {
-    (void)state;
     for (int g = 0; g < GEOMETRIES; g++)
         for (int buffers = 0; buffers <= 2; buffers++) { /* 0: kept */
             struct subject s =
@@ -152,7 +151,6 @@ static void a_groups_span_holds_each_of_its_gradients_once(void **state)
 
 static void a_frozen_tower_has_no_spans(void **state)
 {
-    (void)state;
     struct subject s = subject_open("dry", geometries[0], options_of(GRADIENTS_NONE, 0, DTYPE_F32));
     for (int group = 0; group < s.tower->group_count; group++) {
         struct gradient_span span = tower_group_gradients(s.tower, group);
@@ -205,7 +203,6 @@ static bool same_parameter(const struct parameter *p, const struct tower *a, con
 
 static void two_release_buffers_change_no_bit_and_keep_the_former_group(void **state)
 {
-    (void)state;
     static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16};
     for (int g = 0; g < GEOMETRIES; g++)
         for (int type = 0; type < 2; type++) {
@@ -232,7 +229,6 @@ static void two_release_buffers_change_no_bit_and_keep_the_former_group(void **s
 
 static void a_dry_tower_counts_two_buffers_as_a_real_one_takes_them(void **state)
 {
-    (void)state;
     char dry[64];
     snprintf(dry, sizeof dry, "dry:%.*s", (int)strcspn(device_spec(), ":"), device_spec());
     for (int g = 0; g < GEOMETRIES; g++) {
@@ -262,7 +258,6 @@ static void tokens_embed_backward(const struct pass *pass) { (void)pass; }
 
 static void another_kind_of_input_is_another_embed_over_the_same_blocks(void **state)
 {
-    (void)state;
     for (int g = 0; g < GEOMETRIES; g++) {
         struct subject image = subject_open(device_spec(), geometries[g],
                                             options_of(GRADIENTS_KEEP, 0, DTYPE_F32)),
@@ -312,7 +307,6 @@ static void another_kind_of_input_is_another_embed_over_the_same_blocks(void **s
 /* Of the vision configurations of open_clip, EVA, DINOv2, timm and transformers, by width. */
 static void heads_are_those_of_the_published_towers_of_that_width(void **state)
 {
-    (void)state;
     static const int64_t published[][2] = {{192, 3},   {384, 6},   {512, 8},   {640, 10},
                                            {768, 12},  {896, 14},  {1024, 16}, {1280, 16},
                                            {1408, 16}, {1536, 24}, {1664, 16}, {1792, 16}};
@@ -345,7 +339,6 @@ static void heads_are_those_of_the_published_towers_of_that_width(void **state)
 /* Of every pooling: an embedding that is the output is not rounded to bf16. */
 static void an_embedding_without_projection_is_fp32(void **state)
 {
-    (void)state;
     for (enum pool pool = POOL_CLS; pool <= POOL_CLS_DIST; pool++) {
         struct model_shape g = {
             .family = FAMILY_DINOV2, .width = 64, .hidden = 48, .depth = 2, .image = SIDE};

@@ -83,7 +83,6 @@ static void check(const struct tiny *tiny, const struct run *run, const struct d
 
 static void meta_json_describes_the_run(void **state)
 {
-    (void)state;
     struct tiny tiny;
     struct run run;
     struct data *data;

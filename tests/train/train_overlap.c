@@ -293,7 +293,6 @@ static double too_long(const char *settings, double wanted_us, double stretch)
 
 static void a_step_takes_as_long_as_the_longer_of_computing_and_carrying(void **state)
 {
-    (void)state;
     static const struct {
         const char *settings;
         double carried_us; /* of a block */

@@ -47,7 +47,6 @@ static int ended(const int *signals, bool before)
 
 static void each_signal_asks_for_its_own(void **state)
 {
-    (void)state;
     static const struct {
         int signals[6], wanted;
     } rows[] = {
@@ -79,7 +78,6 @@ static void each_signal_asks_for_its_own(void **state)
 
 static void a_signal_before_the_start_is_not_lost(void **state)
 {
-    (void)state;
     assert_int_equal(ended((const int[]){SIGTERM, 0}, true), STOP);
     assert_int_equal(ended((const int[]){SIGTERM, SIGTERM, SIGUSR1, SIGHUP, 0}, true), STOP);
     assert_int_equal(ended((const int[]){SIGUSR2, 0}, true), SAVE);
@@ -87,7 +85,6 @@ static void a_signal_before_the_start_is_not_lost(void **state)
 
 static void a_person_asks_for_haste_with_the_second_interrupt(void **state)
 {
-    (void)state;
     struct signal_interrupts i = {0};
     assert_false(signals_force_quit(&i, 100));
     assert_false(signals_force_quit(&i, 100.001)); /* the same one, told twice */
@@ -98,7 +95,6 @@ static void a_person_asks_for_haste_with_the_second_interrupt(void **state)
 
 static void each_phase_has_its_answer(void **state)
 {
-    (void)state;
     static const enum signal_act stop[PHASE_COUNT] = {ACT_STOP,      ACT_STOP, ACT_SAVE_STOP,
                                                       ACT_SAVE_STOP, ACT_STOP, ACT_CONTINUE},
                                  save[PHASE_COUNT] = {ACT_CONTINUE, ACT_CONTINUE, ACT_SAVE,
@@ -119,7 +115,6 @@ static void each_phase_has_its_answer(void **state)
 
 static void a_request_asks_as_a_signal_does(void **state)
 {
-    (void)state;
     struct error err = {0};
     char directory[] = "/tmp/meopt-signals-XXXXXX";
     assert_non_null(mkdtemp(directory));

@@ -39,7 +39,6 @@ static struct run *begun(int model, const char *settings)
  * asked for. */
 static void micro_batches_equal_the_batch(void **state)
 {
-    (void)state;
     static const struct {
         int model;
         const char *whole, *part;
@@ -94,7 +93,6 @@ static void micro_batches_equal_the_batch(void **state)
  * formats have 15, 11 and 7. */
 static void what_is_loaded_is_what_the_format_can_hold(void **state)
 {
-    (void)state;
     static const struct {
         const char *weights;
         int bits;
@@ -119,7 +117,6 @@ static void what_is_loaded_is_what_the_format_can_hold(void **state)
 /* A nearly uniform prediction of V tokens: ln V, with any smoothing. */
 static void smoothed_labels_change_the_loss(void **state)
 {
-    (void)state;
     const struct step_result *plain = reference(GPT2, "train.precision=fp32")->results,
                              *smooth =
                                  reference(GPT2, "train.precision=fp32 train.label_smoothing=0.3")->results;
@@ -164,7 +161,6 @@ static double moved(const char *way, const char *limit, double *norm)
 /* LAMB's own clipping (max_grad_norm) works from the first step, also alone. */
 static void lamb_clips_its_first_step(void **state)
 {
-    (void)state;
     const double limit = 1e-3; /* far below the norm of any of these gradients */
     for (int w = 0; w < WAYS - 1; w++) {
         double norm, free_norm, free_way = moved(ways[w], "", &free_norm),
@@ -219,7 +215,6 @@ static void poison_gradients(struct run *run, struct trainer *t)
 /* A gradient that is not finite is reported with whether weights have changed. */
 static void an_update_that_was_not_applied_is_reported(void **state)
 {
-    (void)state;
     static const int tensors[] = {1, 4, 12, 20};
     for (int w = 0; w < WAYS; w++) {
         bool any = false;
@@ -256,7 +251,6 @@ static void spoil(struct run *r, struct trainer *t)
 /* A loss that is not finite is found before any group has moved. */
 static void what_is_not_finite_changes_nothing(void **state)
 {
-    (void)state;
     static const char *const modes[] = {"optim.clip_mode=previous", "optim.clip_mode=block",
                                         "optim.clip_mode=exact", "train.micro_batch=2",
                                         "train.global_batch=8 train.micro_batch=2"};
@@ -299,7 +293,6 @@ static void poison_rank_1(struct run *r, struct trainer *t)
 #define OF_4 "train.global_batch=8 train.batch_size=2 train.micro_batch=2 "
 static void what_is_not_finite_ends_all_ranks(void **state)
 {
-    (void)state;
     static const char *const modes[] = {"exact", "previous", "block", "exact optim.clip_grad_norm=0"},
                              *const layouts[] = {"dist.pipeline=2 dist.shard=none",
                                                  "dist.pipeline=2 dist.shard=parameters", "dist.shard=none",
@@ -324,7 +317,6 @@ static void what_is_not_finite_ends_all_ranks(void **state)
 
 static void a_rank_that_gives_up_ends_the_others(void **state)
 {
-    (void)state;
     struct run *ranks =
         as_ranks(3, (struct run){.model = EVA, .settings = OF_4, .lost_step = 2, .expected = -1});
     for (int r = 0; r < 3; r++) {
@@ -348,7 +340,6 @@ static void holds_a_part(const char *settings, const struct run *one, const stru
 
 static void a_rank_holds_its_part(void **state)
 {
-    (void)state;
     static const char *const shards[] = {"none", "optimizer", "gradients", "parameters"};
     static const int sizes[] = {1, 2, 4, 4, 4, 4}, shard_of[] = {0, 3, 0, 1, 2, 3};
     for (int keep = 0; keep < 2; keep++) {
@@ -381,7 +372,6 @@ static void a_rank_holds_its_part(void **state)
  * these are larger than a block's: less memory, and one more block to compute. */
 static void a_large_head_shares_memory_with_a_block(void **state)
 {
-    (void)state;
     size_t activations[2], gradients[2];
     double flops[2];
     for (int release = 0; release < 2; release++) {
@@ -435,7 +425,6 @@ static void check_partition(void *context, const struct trainer *t)
 
 static void parts_are_consecutive_and_complete(void **state)
 {
-    (void)state;
     struct config config;
     struct plan plan;
     struct error err = {0};
@@ -449,7 +438,6 @@ static void parts_are_consecutive_and_complete(void **state)
 
 static void what_a_step_cannot_do_is_refused(void **state)
 {
-    (void)state;
     static const struct {
         int model, size;
         const char *settings, *named;

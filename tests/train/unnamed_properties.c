@@ -88,7 +88,6 @@ static struct model_shape known(const char *name, const char *json, const char *
 
 static void a_sidecar_config_sets_activation_and_heads(void **state)
 {
-    (void)state;
     static const struct {
         const char *name, *json;
         int ffn;
@@ -130,7 +129,6 @@ static void a_sidecar_config_sets_activation_and_heads(void **state)
 
 static void a_key_stands_above_the_file_and_nothing_is_assumed_then(void **state)
 {
-    (void)state;
     struct model_shape g = known("open_clip_config.json", OPEN_CLIP("true", ""), "model_t.activation=gelu");
     assert_int_equal(g.ffn, GELU);
     assert_false(fact_assumed(&g, FACT_ACTIVATION));
@@ -146,7 +144,6 @@ static void a_key_stands_above_the_file_and_nothing_is_assumed_then(void **state
 
 static void a_sidecar_config_that_contradicts_the_metadata_is_refused(void **state)
 {
-    (void)state;
     static const struct {
         const char *json, *key, *text; /* of the error; NULL: none */
         enum fact_source heads;
@@ -180,7 +177,6 @@ static void a_sidecar_config_that_contradicts_the_metadata_is_refused(void **sta
 
 static void a_sidecar_config_sets_the_pooling(void **state)
 {
-    (void)state;
     static const struct {
         const char *name, *json;
         enum pool pool;
@@ -205,7 +201,6 @@ static void a_sidecar_config_sets_the_pooling(void **state)
 
 static void positions_are_resized_as_the_library_does_that_wrote_the_checkpoint(void **state)
 {
-    (void)state;
     static const char *const hf =
         "{\"model_type\": \"clip\", \"vision_config\": {\"hidden_size\": 32, \"num_attention_heads\": 2}}";
     static const char *const timm = "{\"architecture\": \"vit_small_patch14_dinov2\", \"num_features\": 32}";
@@ -217,7 +212,6 @@ static void positions_are_resized_as_the_library_does_that_wrote_the_checkpoint(
 
 static void unknown_properties_are_assumed_with_a_message(void **state)
 {
-    (void)state;
     struct model_shape g = known(NULL, NULL, "model_t.heads=2");
     char text[512];
     assert_true(!fact_assumed(&g, FACT_HEADS) && fact_assumed(&g, FACT_ACTIVATION) &&
@@ -243,7 +237,6 @@ static void unknown_properties_are_assumed_with_a_message(void **state)
 
 static void a_torchscript_archive_of_clip_has_quick_gelu(void **state)
 {
-    (void)state;
     file_name = "archive.pt";
     struct model_shape g = known(NULL, NULL, "model_t.heads=2");
     char text[256];
@@ -255,7 +248,6 @@ static void a_torchscript_archive_of_clip_has_quick_gelu(void **state)
 
 static void what_is_not_known_or_not_readable_is_refused(void **state)
 {
-    (void)state;
     static const struct {
         const char *json, *text;
     } rows[] = {
@@ -295,7 +287,6 @@ static void what_is_not_known_or_not_readable_is_refused(void **state)
 
 static void heads_of_attention_pooling_are_set_or_assumed(void **state)
 {
-    (void)state;
     static const struct {
         const char *json, *key, *text;
     } refused[] = {
@@ -326,7 +317,6 @@ static void heads_of_attention_pooling_are_set_or_assumed(void **state)
 
 static void a_tower_without_positions_takes_the_size_of_its_configuration(void **state)
 {
-    (void)state;
     directory_of = "dinov3";
     const char *const json = "{\"model_type\": \"dinov3_vit\", \"hidden_size\": 32, "
                              "\"num_attention_heads\": 2, \"image_size\": 35}";
@@ -339,7 +329,6 @@ static void a_tower_without_positions_takes_the_size_of_its_configuration(void *
 /* timm has some of its SigLIP towers with the exact GELU, some with the one that they were trained with. */
 static void the_activation_of_a_siglip_tower_is_that_of_its_architecture(void **state)
 {
-    (void)state;
     static const struct {
         const char *json;
         int ffn;
@@ -372,7 +361,6 @@ static void the_activation_of_a_siglip_tower_is_that_of_its_architecture(void **
 
 static void a_file_of_any_content_is_bounded(void **state)
 {
-    (void)state;
     struct model_shape g;
     struct error err;
     size_t bytes = 3 << 20;

@@ -49,7 +49,6 @@ static void bf16_has_the_results_of_floats(void **state)
 {
     struct device *device;
     struct error err;
-    (void)state;
     for (int i = 0; i < VALUES; i++) wide_dy[i] = widen(dy[i] = (uint16_t)(0x3E00 + i * 77 % 0x200));
     assert_int_equal(device_open(&device, "cpu", 0, &err), 0);
     for (int k = ACTIVATION_GELU; k < ACTIVATION_COUNT; k++) {
@@ -97,7 +96,6 @@ static void limits_are_those_of_the_functions(void **state)
     static const float far[N] = {INFINITY, 3e38f, 1e30f, 200, 90, -INFINITY, -3e38f, -1e30f, -200, -90, NAN};
     struct device *device;
     struct error err;
-    (void)state;
     assert_int_equal(device_open(&device, "cpu", 0, &err), 0);
     for (int k = ACTIVATION_GELU; k < ACTIVATION_COUNT; k++)
         for (int half = 0; half < 2; half++) {

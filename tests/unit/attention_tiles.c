@@ -157,13 +157,11 @@ static void tiles_equal_other_attention(void **state)
         {1, 131, 3, 1, 80, CAUSAL, 0, 130},
         {2, 203, 4, 2, 32, CAUSAL | SEGMENTS, 50, 70},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) try_shape(shapes[i]);
 }
 
 static void scratch_grows_with_the_tokens(void **state)
 {
-    (void)state;
     for (int64_t heads = 1; heads <= 4; heads++)
         assert_true(attention_amx_scratch(8192, heads, 1, 128) <=
                     2 * attention_amx_scratch(4096, heads, 1, 128));

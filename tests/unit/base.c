@@ -20,7 +20,6 @@
 
 static void errors_escape_control_characters(void **state)
 {
-    (void)state;
     struct error e;
     assert_int_equal(error_set(&e, EXIT_CONFIG, NULL, "name '%s'",
                                "a\033]0;x\a\xff"
@@ -35,7 +34,6 @@ static void errors_escape_control_characters(void **state)
 
 static void names_of_files_forge_no_line(void **state)
 {
-    (void)state;
     struct error err = {0};
     char *data;
     size_t bytes;
@@ -47,7 +45,6 @@ static void names_of_files_forge_no_line(void **state)
 
 static void crc32c_equals_rfc3720(void **state)
 {
-    (void)state;
     uint8_t data[32] = {0};
     assert_int_equal(crc32c(0, data, 32), 0x8A9136AAu);
     memset(data, 0xFF, 32);
@@ -59,7 +56,6 @@ static void crc32c_equals_rfc3720(void **state)
 
 static void crc32c_of_much_is_that_of_its_bytes_one_by_one(void **state)
 {
-    (void)state;
     enum { BYTES = 100003 };
     uint8_t *data = malloc(BYTES);
     uint32_t crc = 0;
@@ -76,7 +72,6 @@ static void crc32c_of_much_is_that_of_its_bytes_one_by_one(void **state)
 
 static void atomic_write_keeps_mode_and_symlink(void **state)
 {
-    (void)state;
     char dir[] = "/tmp/meopt-test-XXXXXX";
     assert_non_null(mkdtemp(dir));
     char *file = path_join(dir, "f"), *link = path_join(dir, "l");
@@ -110,7 +105,6 @@ static void *take_mask(void *mask)
 
 static void threads_of_our_own_leave_signals_to_the_program(void **state)
 {
-    (void)state;
     sigset_t inside, before, after;
     pthread_t thread;
     pthread_sigmask(SIG_SETMASK, NULL, &before);
@@ -129,7 +123,6 @@ static void long_integers_of_json_are_real(void **state)
         "{\"a\":1000000000000000019884624838656,\"b\":-1000000000000000019884624838656,"
         "\"c\":9223372036854775807,\"d\":9223372036854775808,\"e\":\"\\\"1000000000000000019884\","
         "\"f\":[0.1000000000000000019884624838656,1e5,true,null,12],\"g\":-9223372036854775807}";
-    (void)state;
     json_t *root = json_parse(text, strlen(text), 0, NULL);
     assert_non_null(root);
     assert_true(json_real_value(json_object_get(root, "a")) == 1e30);

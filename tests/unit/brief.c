@@ -59,7 +59,6 @@ static void free_all(struct run_brief briefs[RUNS])
 
 static void what_is_late_is_left_for_the_next_time(void **state)
 {
-    (void)state;
     struct run_brief briefs[RUNS];
     int unread = -1;
     make(briefs);
@@ -84,7 +83,6 @@ static void what_is_late_is_left_for_the_next_time(void **state)
 
 static void losses_are_read_where_they_are_asked_for(void **state)
 {
-    (void)state;
     struct run_brief briefs[RUNS], *some[] = {&briefs[2], &briefs[4]};
     make(briefs);
     run_briefs_read(briefs, RUNS, INFINITY, NULL);
@@ -98,7 +96,6 @@ static void losses_are_read_where_they_are_asked_for(void **state)
 /* A run that is resumed in another job, while a list of runs stays open. */
 static void a_resumed_run_has_its_new_job(void **state)
 {
-    (void)state;
     struct run_brief briefs[RUNS];
     make(briefs);
     write_text(briefs[2].directory, "plan.json", "{\"peak_bytes\":7}");

@@ -43,7 +43,6 @@ static const struct {
 
 static void peaks_of_names(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof cards / sizeof *cards; i++)
         if (card_peak_flops(cards[i].name, cards[i].units) != cards[i].teraflops * 1e12)
             fail_msg("%s, %d units: %g", cards[i].name, cards[i].units,

@@ -19,7 +19,6 @@ static const char chatml[] = "{% for message in messages %}{{'<|im_start|>' + me
 static void test_identity(void **state)
 {
     char changed[sizeof chatml + 16];
-    (void)state;
     struct chat_template c = {0};
     assert_true(chat_template_like(&c, chatml));
     assert_string_equal(c.name, "chatml");
@@ -49,7 +48,6 @@ static void test_white_space(void **state)
         {"{{ 'a\r\nb' }}", "{{ 'a\nb' }}", true},
         {"a\n\n", "a\n", false},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if ((chat_template_checksum(rows[i].a) == chat_template_checksum(rows[i].b)) != rows[i].same)
             fail_msg("row %zu", i);
@@ -59,7 +57,6 @@ static void test_white_space(void **state)
 static void test_names(void **state)
 {
     char names[4096] = "";
-    (void)state;
     for (const struct chat_template *c = chat_templates; c->name; c++) {
         size_t n = strlen(names);
         snprintf(names + n, sizeof names - n, "%s|", c->name);

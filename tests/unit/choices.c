@@ -42,7 +42,6 @@ static void is_libmeopts(const char *name, int (*number)(int), const char *(*spe
 
 static void rules_and_formats_are_libmeopts(void **state)
 {
-    (void)state;
     is_libmeopts("optim.name", rule, meopt_rule_name);
     is_libmeopts("optim.weights", weight_format, meopt_weight_format_name);
     is_libmeopts("optim.state_m", state_format, meopt_state_format_name);
@@ -51,7 +50,6 @@ static void rules_and_formats_are_libmeopts(void **state)
 
 static void presets_are_libmeopts(void **state)
 {
-    (void)state;
     struct meopt_options options;
     const char *choice;
     meopt_options_init(&options, sizeof options, MEOPT_APADAMW);
@@ -61,7 +59,6 @@ static void presets_are_libmeopts(void **state)
 
 static void families_and_geometries_are_the_towers(void **state)
 {
-    (void)state;
     const char *choice;
     struct model_shape model_shape;
     int key = key_of("model.family"), presets = 0;
@@ -84,7 +81,6 @@ static void families_and_geometries_are_the_towers(void **state)
 
 static void a_choice_is_stored_as_its_number_and_printed_by_name(void **state)
 {
-    (void)state;
     for (int key = 0; key < config_key_count; key++) {
         if (config_keys[key].type != CONFIG_CHOICE) continue;
         const char *choice;
@@ -104,7 +100,6 @@ static void a_choice_is_stored_as_its_number_and_printed_by_name(void **state)
 /* Neither tower's dtype touches the other's, and without one both are train.precision. */
 static void a_towers_dtype_is_its_own(void **state)
 {
-    (void)state;
     static char *const small[] = {"model.family=dinov2", "data.image_size=28", "train.batch_size=2",
                                   "model_t.width=128",   "model_t.depth=1",    "model_t.hidden=256",
                                   "model_t.patch=14",    "model_t.pos_grid=2", "model_t.ffn=mlp",

@@ -82,7 +82,6 @@ static void refuse(const char *run, int expected, const char *found)
 
 static void short_runs(void **state)
 {
-    (void)state;
     make("none", "");
     struct record r = get("none");
     assert_int_equal(r.count, 0);
@@ -109,7 +108,6 @@ static void short_runs(void **state)
 
 static void torn_and_foreign_lines(void **state)
 {
-    (void)state;
     make("torn", LINE(1, 0, 0.5, 0.1, 80, 100) "{\"step\":2,\"loss\":0.2");
     struct record r = get("torn");
     assert_int_equal(r.count, 1);
@@ -132,7 +130,6 @@ static void torn_and_foreign_lines(void **state)
 
 static void not_a_number_and_missing_fields(void **state)
 {
-    (void)state;
     make("nan", LINE(1, 0, 0.5, 0.1, 80, 100)
                     LINE(2, 0, NaN, null, 80, 100) "{\"step\":3}\n" LINE(4, 1, 0.25, 0.4, 80, 100));
     struct record r = get("nan");
@@ -151,7 +148,6 @@ static void not_a_number_and_missing_fields(void **state)
 
 static void states(void **state)
 {
-    (void)state;
     char text[300], host[128] = "";
     gethostname(host, sizeof host - 1);
     make("running", LINE(1, 0, 0.5, 0.1, 80, 100));
@@ -179,7 +175,6 @@ static void states(void **state)
 
 static void what_is_no_run_is_refused(void **state)
 {
-    (void)state;
     put("foreign", "notes.txt", "x");
     put("foreign", "config.yaml", "a: 1\n");
     refuse("foreign", EXIT_USAGE, "");
@@ -192,7 +187,6 @@ static void what_is_no_run_is_refused(void **state)
 
 static void hostile_text_is_made_printable(void **state)
 {
-    (void)state;
     make("hostile", LINE(1, 0, 0.5, 0.1, 80, 100));
     put("hostile", "meta.json", "{\"version\":1,\"device\":\"a\\u001b[31m<b>\"}");
     put("hostile", "config.yaml", "a: \"x\\e]0;y\\a\"\n");
@@ -241,7 +235,6 @@ static void expect(const struct table *t, const char *key, int column, double va
  * t = -3.057148, df = 2.159744, p = 0.08399388. */
 static void a_golden_table(void **state)
 {
-    (void)state;
     make("a1", LINE(1, 0, 1.0, 0.1, 80, 100) "{\"step\":2,\"epoch\":0,\"loss\":0.5,\"cosine\":0.5,\"images_"
                                              "per_s\":80,\"step_ms\":100" CARD(1000));
     make("a2", LINE(1, 0, 1.0, 0.1, 80, 110) "{\"step\":2,\"epoch\":0,\"loss\":0.52,\"cosine\":0.5,\"images_"
@@ -309,7 +302,6 @@ static void a_golden_table(void **state)
 
 static void a_rank_has_its_share_of_a_step(void **state)
 {
-    (void)state;
     make("many", LINE(1, 0, 1.0, 0.1, 80, 100));
     put("many", "meta.json", "{\"version\":1,\"batch_images\":32,\"ranks\":4}");
     struct record r = get("many");
@@ -320,7 +312,6 @@ static void a_rank_has_its_share_of_a_step(void **state)
 
 static void what_stands_in_the_way_is_said(void **state)
 {
-    (void)state;
     make("c1", LINE(1, 0, 1.0, 0.1, 80, 100) LINE(2, 0, 0.5, 0.1, 80, 100));
     make("c2", LINE(1, 0, 1.0, 0.1, 80, 100));
     put("c2", "meta.json",
@@ -352,7 +343,6 @@ static void what_stands_in_the_way_is_said(void **state)
 
 static void memory_in_files_and_on_the_host_is_listed_by_class(void **state)
 {
-    (void)state;
     make("held", "{\"step\":1,\"epoch\":0,\"loss\":1" CARD(1000));
     make("away",
          "{\"step\":1,\"epoch\":0,\"loss\":1,\"cards\":[{\"rank\":0,\"device\":\"CPU\",\"mem_bytes\":1,"
@@ -393,7 +383,6 @@ static int warnings_of_clipping(const char *limit, const char *one, const char *
 
 static void runs_with_different_clipping_norms_are_reported(void **state)
 {
-    (void)state;
     assert_int_equal(warnings_of_clipping("0.5", "exact", "previous"), 1);
     assert_int_equal(warnings_of_clipping("0.5", "exact", "exact"), 0);
     assert_int_equal(warnings_of_clipping("1.5", "exact", "previous"), 0); /* no step was over the limit */
@@ -406,7 +395,6 @@ static void runs_with_different_clipping_norms_are_reported(void **state)
 /* By hand: at equal steps .2 - .4 (step 2) is the largest difference, at the last common step 3 it is .1. */
 static void gaps_join_by_step_and_by_time(void **state)
 {
-    (void)state;
     make("g1", LINE(1, 0, 1.0, 0, 1, 100) LINE(2, 0, 0.4, 0, 1, 100) LINE(3, 0, 0.2, 0, 1, 100)
                    LINE(4, 0, 0.1, 0, 1, 100));
     make("g2", LINE(2, 0, 0.2, 0, 1, 50) LINE(3, 0, 0.3, 0, 1, 50) LINE(5, 0, 0.15, 0, 1, 50));
@@ -419,11 +407,7 @@ static void gaps_join_by_step_and_by_time(void **state)
     record_free(&b);
 }
 
-static int remove_all(void **state)
-{
-    (void)state;
-    return file_remove_tree(root, NULL);
-}
+static int remove_all(void **state) { return file_remove_tree(root, NULL); }
 
 int main(void)
 {

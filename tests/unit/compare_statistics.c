@@ -86,7 +86,6 @@ static void near(double found, double expected)
 
 static void all_equal_scipy(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof references / sizeof *references; i++) {
         const struct reference *r = &references[i];
         double m1 = statistics_mean(r->a, r->n1), s1 = statistics_sd(r->a, r->n1),
@@ -105,7 +104,6 @@ static void all_equal_scipy(void **state)
 
 static void too_few_values_have_no_spread(void **state)
 {
-    (void)state;
     double one[] = {3};
     assert_true(isnan(statistics_mean(one, 0)) && statistics_mean(one, 1) == 3 &&
                 isnan(statistics_sd(one, 1)) && statistics_median(one, 1) == 3);
@@ -116,7 +114,6 @@ static void too_few_values_have_no_spread(void **state)
 
 static void outliers_are_found_and_equal_runs_are_not(void **state)
 {
-    (void)state;
     double steps[] = {100, 101, 99, 100.5, 180}, equal[] = {5, 5, 5.001, 5}, two[] = {1, 100};
     for (int i = 0; i < 5; i++)
         assert_int_equal(statistics_outlier(steps, 5, i), i == 4); /* MAD 1: limit 14.8 */

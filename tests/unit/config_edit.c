@@ -51,7 +51,6 @@ static void expect(const char *before, const char *key, const char *value, const
 
 static void every_byte_but_the_scalar_survives(void **state)
 {
-    (void)state;
     expect("optim:\r\n  # 学习率\r\n  lr: 1.0e-3   # 不要改\r\n", "optim.lr", "2.0e-5",
            "optim:\r\n  # 学习率\r\n  lr: 2.0e-5   # 不要改\r\n");
     expect("\xEF\xBB\xBFmodel: {weight_t: '中.pt' , weight_s: \"b\"}", "model_t.weight", "it's",
@@ -78,7 +77,6 @@ static void every_byte_but_the_scalar_survives(void **state)
 
 static void unset_takes_the_line_and_nothing_more(void **state)
 {
-    (void)state;
     expect("optim:\n  lr: 1.0 # c\n  # d\n  name: lion\n", "optim.lr", NULL, "optim:\n  # d\n  name: lion\n");
     expect("optim:\n  lr: 1.0\n  name: lion", "optim.name", NULL, "optim:\n  lr: 1.0");
     expect("optim:\n  lr: 1.0\ndata:\n  root: a\n", "data.root", NULL, "optim:\n  lr: 1.0\n");
@@ -92,7 +90,6 @@ static void unset_takes_the_line_and_nothing_more(void **state)
 
 static void what_is_not_safe_is_refused_with_its_place(void **state)
 {
-    (void)state;
     expect("x-a: &a 1.0\noptim:\n  lr: *a\n", "optim.lr", "2.0", NULL);
     expect("optim:\n  lr: &a 1.0\n  min_lr: *a\n", "optim.lr", "2.0", NULL);
     expect("x-a: &a {lr: 1.0}\noptim: *a\n", "optim.lr", "2.0", NULL);
@@ -109,7 +106,6 @@ static void what_is_not_safe_is_refused_with_its_place(void **state)
 
 static void several_changes_are_one_atomic_write(void **state)
 {
-    (void)state;
     char dir[] = "/tmp/meopt-test-XXXXXX";
     assert_non_null(mkdtemp(dir));
     static const char original[] = "# 注释\ntrain:\n  batch_size: 32\n";
@@ -142,7 +138,6 @@ static void several_changes_are_one_atomic_write(void **state)
 
 static void an_unreadable_file_is_reported_as_such(void **state)
 {
-    (void)state;
     char file[] = "/tmp/meopt-test-XXXXXX";
     struct edit edit = {"train.seed", "2"};
     struct error err = {0};

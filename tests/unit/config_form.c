@@ -59,7 +59,6 @@ static char *open_copy(const char *name, struct form *form)
 
 static void keys_change_search_undo_and_save(void **state)
 {
-    (void)state;
     struct form form;
     char *path = open_copy("eva_clip", &form);
     press(&form, "/batch_size\n");
@@ -103,7 +102,6 @@ static void keys_change_search_undo_and_save(void **state)
 
 static void a_file_changed_meanwhile_is_not_overwritten(void **state)
 {
-    (void)state;
     struct form form;
     char *path = open_copy("quickstart", &form);
     press(&form, "/batch_size\n\n\x15"
@@ -124,7 +122,6 @@ static void a_file_changed_meanwhile_is_not_overwritten(void **state)
 
 static void random_keys_never_break_it(void **state)
 {
-    (void)state;
     static const wint_t special[] = {INPUT_UP,
                                      INPUT_DOWN,
                                      INPUT_LEFT,

@@ -27,7 +27,6 @@ static int load(const char *text) { return load_with(text, NULL, 0); }
 
 static void the_originals_files_are_valid(void **state)
 {
-    (void)state;
     assert_int_equal(load("# EVA\r\nmodel:\r\n  weight_t: ../ModelWeight/EVA-CLIP/a.pt  # 教师\r\n  "
                           "weight_s: b.pt\r\ndata:\r\n"
                           "  root: /coco\r\noptim:\r\n  use_meopt: true\r\n  pure_bf16: false\r\n"),
@@ -49,7 +48,6 @@ static void the_originals_files_are_valid(void **state)
 
 static void defaults_are_those_of_the_table(void **state)
 {
-    (void)state;
     assert_int_equal(load(""), 0);
     assert_int_equal(config.train.batch_size, 32);
     assert_int_equal(config.train.epochs, 10);
@@ -78,7 +76,6 @@ static void defaults_are_those_of_the_table(void **state)
 
 static void values_of_the_original_are_taken(void **state)
 {
-    (void)state;
     assert_int_equal(load("model_s:\n  dtype: bf16\n  drop_path: 0\n  width: 64\n"), 0);
     assert_int_equal(config.model_s.width, 64);
     config_free(&config);
@@ -86,7 +83,6 @@ static void values_of_the_original_are_taken(void **state)
 
 static void values_have_types_and_ranges(void **state)
 {
-    (void)state;
     char *overrides[] = {
         "optim.lr=1e-3",  "train.batch_size=8",    "optim.name=adam", "device.memory_limit=1.5G",
         "data.flip=auto", "optim.weights=bf16_c8", "data.root=~other"};
@@ -115,7 +111,6 @@ static void values_have_types_and_ranges(void **state)
 
 static void cards_are_a_list_or_text(void **state)
 {
-    (void)state;
     static const char *const files[] = {"device: {cards: [0, 1, 2, 3]}",
                                         "device:\n  cards:\n  - 0\n  - 1\n  - 2\n  - 3\n",
                                         "device:\n  cards: 0,1,2,3\n"};
@@ -132,7 +127,6 @@ static void cards_are_a_list_or_text(void **state)
 
 static void an_error_shows_the_place_and_the_nearest_key(void **state)
 {
-    (void)state;
     assert_int_equal(load("# 中文注释\noptim:\n  名: 1\n"), EXIT_CONFIG);
     assert_int_equal(err.line, 3);
     assert_int_equal(err.column, 3);
@@ -155,7 +149,6 @@ static void an_error_shows_the_place_and_the_nearest_key(void **state)
 
 static void what_cannot_stand_together_is_refused(void **state)
 {
-    (void)state;
     static const char *const bad[] = {"train: {cache_teacher: true}\ndata: {augment: true}",
                                       "train: {micro_batch: 3}",
                                       "optim: {pure_bf16: true}\ntrain: {precision: fp32}",
@@ -174,7 +167,6 @@ static void what_cannot_stand_together_is_refused(void **state)
 
 static void anchors_merges_and_extension_keys(void **state)
 {
-    (void)state;
     assert_int_equal(
         load("x-base: &base {lr: 3.0e-4, beta1: 0.8}\nx-b: &b 16\noptim:\n  <<: *base\n  beta1: 0.7\n"
              "train:\n  batch_size: *b\n"),
@@ -187,7 +179,6 @@ static void anchors_merges_and_extension_keys(void **state)
 
 static void hostile_text_is_refused_at_once(void **state)
 {
-    (void)state;
     size_t n = 5 << 20;
     char *text = malloc(n);
     memset(text, '#', n);
@@ -224,7 +215,6 @@ static void hostile_text_is_refused_at_once(void **state)
 
 static void the_resolved_file_loads_to_the_same_config(void **state)
 {
-    (void)state;
     assert_int_equal(load("model: {family: dinov2, weight_t: 'a b#c: d.pth'}\nrun: {name: \"no\"}\noptim: "
                           "{lr: 3.0e-7, weights: bf16+8}\n"
                           "data: {augment: true, root: \"\\u4e2d \\x07\"}\n"),
@@ -251,7 +241,6 @@ static void the_resolved_file_loads_to_the_same_config(void **state)
 
 static void shipped_files_load(void **state)
 {
-    (void)state;
     static const char *const names[] = {"eva_clip",   "open_clip",           "dinov2",
                                         "quickstart", "quickstart_openclip", "quickstart_dinov2"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -266,7 +255,6 @@ static void shipped_files_load(void **state)
 
 static void the_warm_up_scales_with_the_run(void **state)
 {
-    (void)state;
     static const struct {
         const char *text, *override;
         int64_t total, steps; /* -1: refused */
@@ -293,7 +281,6 @@ static void the_warm_up_scales_with_the_run(void **state)
 
 static void adapters_have_a_learning_rate_of_their_own(void **state)
 {
-    (void)state;
     assert_int_equal(load("lora: {rank: 8}\ntrain: {objective: language}\n"), 0);
     assert_true(config.optim.lr == 2e-4);
     char *text = config_resolved_text(&config);
@@ -310,7 +297,6 @@ static void adapters_have_a_learning_rate_of_their_own(void **state)
 /* Paths of the file are relative to it, those of the command line to the working directory. */
 static void paths_are_relative_to_where_they_are_written(void **state)
 {
-    (void)state;
     char here[512],
         *overrides[] = {(char *)(uintptr_t) "data.val=images", (char *)(uintptr_t) "model_s.weight=/a.pt"};
     assert_non_null(getcwd(here, sizeof here - 8));

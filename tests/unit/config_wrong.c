@@ -136,7 +136,6 @@ static const struct wrong corpus[] = {
 
 static void each_is_refused_at_its_place_with_a_suggestion(void **state)
 {
-    (void)state;
     int count = (int)(sizeof corpus / sizeof *corpus), failed = 0;
     assert_true(count >= 60);
     for (int i = 0; i < count; i++) {

@@ -87,7 +87,6 @@ static const struct {
 
 static void each_processor_takes_the_products_it_is_fast_at(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof processors / sizeof *processors; i++) {
         enum cpu_isa takes = cpu_isa_of(&processors[i].is);
         if (takes != processors[i].takes)
@@ -99,7 +98,6 @@ static void each_processor_takes_the_products_it_is_fast_at(void **state)
 /* Of a vendor that the compiler's own check does not know, too. */
 static void what_the_system_lists_is_used(void **state)
 {
-    (void)state;
 #if defined(__x86_64__)
     static const struct {
         const char *flag;
@@ -133,7 +131,6 @@ bool __wrap_cpu_can(unsigned what)
 /* Each by what the processor can do, to the bits of its plain form. */
 static void checksums_and_conversions_are_by_what_it_can(void **state)
 {
-    (void)state;
 #if defined(__x86_64__)
     enum { BYTES = 5 * 4096, COUNT = BYTES / 2 };
     static uint8_t data[BYTES];
@@ -171,7 +168,6 @@ static void checksums_and_conversions_are_by_what_it_can(void **state)
 
 static void a_set_that_runs_is_had(void **state)
 {
-    (void)state;
     struct cpu_refusal refusal;
     unsetenv("MEOPT_CPU_ISA");
     const char *own = cpu_ops_select()->isa;
@@ -195,7 +191,6 @@ static void a_set_that_runs_is_had(void **state)
 /* What tests/unit/isas.h relies on: a set with GEMMs of its own has the other operations of another set. */
 static void sets_share_what_is_not_a_product(void **state)
 {
-    (void)state;
 #if defined(__x86_64__)
     static const struct {
         enum cpu_isa set, rest;
@@ -224,7 +219,6 @@ static void sets_share_what_is_not_a_product(void **state)
 
 static void a_set_that_the_compiler_lacked_is_named(void **state)
 {
-    (void)state;
     const struct {
         struct processor is;
         const char *lacked;
@@ -247,7 +241,6 @@ static void a_set_that_the_compiler_lacked_is_named(void **state)
 
 static void a_set_that_is_not_to_be_had_is_refused(void **state)
 {
-    (void)state;
     struct cpu_refusal refusal;
     char own[64];
     struct error err;

@@ -73,7 +73,6 @@ static void write_lines(const char *run, const char *mode, int64_t from, int64_t
 
 static void random_keys_never_break_it(void **state)
 {
-    (void)state;
     static const wint_t special[] = {KEY_UP,   KEY_DOWN,   KEY_LEFT,  KEY_RIGHT, KEY_PPAGE, KEY_NPAGE,
                                      KEY_BTAB, KEY_RESIZE, KEY_MOUSE, KEY_HOME,  KEY_END};
     static const char letters[] = "\t1234?hkjlrsbzfgp cxyn\x0c\x1b+-[]0to\n/Ne";
@@ -156,7 +155,6 @@ static void random_keys_never_break_it(void **state)
 /* A file that is sampled and one that is read line by line show the same curve; the end is exact in both. */
 static void long_runs_are_sampled(void **state)
 {
-    (void)state;
     char *run = make_run();
     struct follow *f;
     struct timespec a, b;
@@ -191,7 +189,6 @@ static void long_runs_are_sampled(void **state)
 
 static void what_is_no_run_is_refused(void **state)
 {
-    (void)state;
     struct follow *f;
     struct error err;
     assert_int_equal(follow_open(&f, "/nonexistent", false, &err), EXIT_FAILED);

@@ -10,7 +10,6 @@
 
 static void rectangles_fit(void **state)
 {
-    (void)state;
     static unsigned char used[100][300];
     for (int rows = 1; rows <= 100; rows += rows < 45 ? 1 : 11)
         for (int columns = 1; columns <= 300; columns += columns < 140 ? 1 : 20)
@@ -43,7 +42,6 @@ static void rectangles_fit(void **state)
 
 static void curves_become_dots(void **state)
 {
-    (void)state;
     struct dash_plot p;
     char cell[8];
     const double x[] = {0, 1, 2, 3}, y[] = {0, 1, 2, 3}, broken[] = {0, NAN, NAN, 3};
@@ -92,7 +90,6 @@ static void curves_become_dots(void **state)
 
 static void random_curves_stay_inside(void **state)
 {
-    (void)state;
     srand(1);
     for (int round = 0; round < 2000; round++) {
         double x[64], y[64], min = INFINITY, max = -INFINITY;
@@ -112,7 +109,6 @@ static void random_curves_stay_inside(void **state)
 
 static void smoothing_keeps_constants(void **state)
 {
-    (void)state;
     double in[] = {3, 3, NAN, 3, 3}, out[5];
     dash_smooth(in, out, 5, 0.9);
     for (int i = 0; i < 5; i++) {
@@ -123,7 +119,6 @@ static void smoothing_keeps_constants(void **state)
 
 static void bars_add_up(void **state)
 {
-    (void)state;
     srand(2);
     for (int round = 0; round < 20000; round++) {
         double parts[8], sum = 0, total;
@@ -146,7 +141,6 @@ static void bars_add_up(void **state)
 
 static void numbers_are_short(void **state)
 {
-    (void)state;
     char t[64];
     assert_string_equal(dash_bytes(t, sizeof t, 0), "0");
     assert_string_equal(dash_number(t, sizeof t, 0), "0");

@@ -45,7 +45,6 @@ static void expect(const char *include, const char *exclude, const char *names, 
 
 static void links_that_lead_back_end(void **state)
 {
-    (void)state;
     put("d/1.jpg");
     put("e/2.png");
     link_to("..", "d/up");
@@ -59,7 +58,6 @@ static void links_that_lead_back_end(void **state)
 
 static void deep_directories_are_read_to_their_end(void **state)
 {
-    (void)state;
     char name[256] = "";
     for (int i = 0; i < 60; i++) strcat(name, "a/");
     strcat(name, "x.jpg");
@@ -70,7 +68,6 @@ static void deep_directories_are_read_to_their_end(void **state)
 
 static void training_is_not_mixed_with_the_rest(void **state)
 {
-    (void)state;
     put("train2017/a.jpg");
     put("val2017/b.jpg");
     put("test2017/c.jpg");
@@ -88,7 +85,6 @@ static void training_is_not_mixed_with_the_rest(void **state)
 
 static void a_class_may_be_called_train(void **state)
 {
-    (void)state;
     put("Train/bus/a.jpg");
     put("Train/train/b.jpg");
     put("Val/bus/c.jpg");
@@ -102,7 +98,6 @@ static void a_class_may_be_called_train(void **state)
 
 static void directories_of_other_programs_are_not_read(void **state)
 {
-    (void)state;
     put("cat/a.jpg");
     put("cat/@eaDir/a.jpg/thumb.jpg");
     put("@eaDir/b.jpg");
@@ -114,7 +109,6 @@ static void directories_of_other_programs_are_not_read(void **state)
 /* Names that differ by the word of a part alone are parts; a class of which one is a word is none. */
 static void parts_are_found_inside_names(void **state)
 {
-    (void)state;
     put("seg_train/seg_train/forest/a.jpg");
     put("seg_test/seg_test/forest/b.jpg");
     put("seg_pred/c.jpg");
@@ -129,7 +123,6 @@ static void parts_are_found_inside_names(void **state)
 
 static void data_val_is_left_out(void **state)
 {
-    (void)state;
     struct image_list list;
     char *val = path_join(work, "held");
     struct image_search search = {.root = work, .apart = val};
@@ -151,7 +144,6 @@ static void data_val_is_left_out(void **state)
 
 static void patterns_are_of_paths(void **state)
 {
-    (void)state;
     put("a/1.jpg");
     put("a/masks/1.png");
     put("b/masks/2.png");
@@ -172,7 +164,6 @@ static void patterns_are_of_paths(void **state)
 
 static void what_is_left_out_is_not_looked_at(void **state)
 {
-    (void)state;
     put("a.jpg");
     link_to("nowhere", "gone.jpg");
     struct image_list list;
@@ -182,7 +173,6 @@ static void what_is_left_out_is_not_looked_at(void **state)
 
 static void endings_that_are_not_read_are_counted(void **state)
 {
-    (void)state;
     static const char *const names[] = {"a.gif",   "b.GIF",    "c.tif",   "README",    "x.annotations",
                                         "d.\x1bz", "e.tar.gz", ".hidden", "deep/f.gif"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) put(names[i]);

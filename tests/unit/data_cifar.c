@@ -113,7 +113,6 @@ static void expect(struct data_options o, const char *classes, int first, int se
 
 static void both_forms_of_ten(void **state)
 {
-    (void)state;
     static const char *const forms[] = {"python2", "protocol4", "protocol5"};
     struct data_options o = options_of();
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
@@ -139,7 +138,6 @@ static void both_forms_of_ten(void **state)
 
 static void fine_and_coarse_labels_of_a_hundred(void **state)
 {
-    (void)state;
     struct data_options o = options_of();
     put_fixture("train", "python2.batch");
     put_fixture("test", "protocol4.batch");
@@ -181,7 +179,6 @@ static void pack(const char *archive, const char *directory, const char *options
 
 static void the_published_files_are_read(void **state)
 {
-    (void)state;
     char **names, *bytes;
     int32_t count;
     size_t size;
@@ -205,7 +202,6 @@ static void the_published_files_are_read(void **state)
 /* Archives as they are downloaded, and gunzipped; an unpacked directory comes first. */
 static void archives_are_read_in_place(void **state)
 {
-    (void)state;
     struct data_options o = options_of();
     put_published();
     pack("cifar-10-python.tar.gz", "cifar-10-batches-py", "-czf");
@@ -251,7 +247,6 @@ static int open_list(void)
  * one that shares it does not. */
 static void processes_share_an_archive(void **state)
 {
-    (void)state;
     struct stat st;
     put_published();
     pack("cifar-10-python.tar.gz", "cifar-10-batches-py", "-czf");
@@ -289,7 +284,6 @@ static void expect_refused(int code, const char *file, const char *words)
 
 static void damaged_files_are_refused(void **state)
 {
-    (void)state;
     uint8_t bytes[3 * CIFAR_PIXELS] = {0};
     put_ten_binary();
     put_file("data_batch_3.bin", bytes, 6000);
@@ -306,7 +300,6 @@ static void damaged_files_are_refused(void **state)
 
 static void hostile_pickles_are_refused(void **state)
 {
-    (void)state;
     static const struct {
         const char *bytes;
         size_t size;
@@ -357,7 +350,6 @@ static void damage(size_t less, size_t at)
 
 static void damaged_archives_are_refused(void **state)
 {
-    (void)state;
     put_published();
     pack("cifar-10-python.tar.gz", "cifar-10-batches-py", "-czf");
     damage(1, 0); /* the length at the end */

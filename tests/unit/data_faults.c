@@ -69,7 +69,6 @@ static char root[64];
 
 static int setup(void **state)
 {
-    (void)state;
     static const char *const files[IMAGES] = {"01_base444.jpg", "02_base422.jpg", "05_gray.jpg",
                                               "14_rgb.png"};
     memset(&fault, 0, sizeof fault);
@@ -89,11 +88,7 @@ static int setup(void **state)
     return 0;
 }
 
-static int teardown(void **state)
-{
-    (void)state;
-    return file_remove_tree(root, NULL);
-}
+static int teardown(void **state) { return file_remove_tree(root, NULL); }
 
 static struct data_options options_of(bool whole)
 {
@@ -128,7 +123,6 @@ static int load(bool whole, int64_t ids[IMAGES], float pixels[IMAGES * PIXELS], 
 
 static void what_fails_once_changes_no_sample(void **state)
 {
-    (void)state;
     static const int reasons[] = {EIO, EMFILE, ENFILE, ENOMEM, ESTALE};
     static float right[IMAGES * PIXELS], found[IMAGES * PIXELS];
     int64_t ids[IMAGES], again[IMAGES];
@@ -150,7 +144,6 @@ static void what_fails_once_changes_no_sample(void **state)
 
 static void a_permanent_failure_is_reported_with_its_file(void **state)
 {
-    (void)state;
     static const struct {
         int reason, code;
     } rows[] = {{EIO, EXIT_FAILED}, {ENOMEM, EXIT_HOST_MEMORY}, {EMFILE, EXIT_FAILED}};
@@ -180,7 +173,6 @@ static void put(const char *name, const char *text)
 /* In a whole pass no other image replaces it. */
 static void what_cannot_be_decoded_is_left_out_the_same_each_time(void **state)
 {
-    (void)state;
     static float pixels[IMAGES * PIXELS];
     int64_t ids[IMAGES];
     struct error err;
@@ -196,7 +188,6 @@ static void what_cannot_be_decoded_is_left_out_the_same_each_time(void **state)
 
 static void no_batch_is_made_of_nothing(void **state)
 {
-    (void)state;
     static float pixels[IMAGES * PIXELS];
     int64_t ids[IMAGES];
     for (int whole = 0; whole < 2; whole++) {

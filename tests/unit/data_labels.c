@@ -65,7 +65,6 @@ static void expect_labels(const struct image_list *list, const char *classes, co
 /* Python's sorted() of these five names. In the order of the paths, "a b/" comes before "a/". */
 static void classes_are_sorted_like_imagefolder(void **state)
 {
-    (void)state;
     struct image_list list;
     struct error err = {0};
     struct data_options o = options_of(work);
@@ -91,7 +90,6 @@ static void classes_are_sorted_like_imagefolder(void **state)
 
 static void a_part_is_no_class(void **state)
 {
-    (void)state;
     struct image_list list;
     struct error err = {0};
     struct data_options o = options_of(work);
@@ -114,7 +112,6 @@ static void a_part_is_no_class(void **state)
 /* Directories that contain all images are no classes, nor is unlabeled next to train. */
 static void directories_above_are_no_classes(void **state)
 {
-    (void)state;
     struct image_list list;
     struct error err = {0};
     struct data_options o = options_of(work);
@@ -144,7 +141,6 @@ static void directories_above_are_no_classes(void **state)
 /* A classifier's order: by names if they are the same, refused if they are others, of numbers as they are. */
 static void classes_are_in_the_order_of_a_classifier(void **state)
 {
-    (void)state;
     char *names[] = {"zebra", "ant", "cow"}, file[] = "config.json", *twice[] = {"ant", "zebra", "ant"};
     struct class_names order = {names, 3, file, true};
     struct image_list list;
@@ -180,7 +176,6 @@ static void classes_are_in_the_order_of_a_classifier(void **state)
 
 static void validation_has_the_classes_of_training(void **state)
 {
-    (void)state;
     char *train = path_join(work, "t"), *val = path_join(work, "v");
     struct data_options o = options_of(train);
     struct data *d;
@@ -207,7 +202,6 @@ static void validation_has_the_classes_of_training(void **state)
 
 static void batches_have_labels(void **state)
 {
-    (void)state;
     struct data_options o = options_of(work);
     struct data *d;
     struct data_batch b;
@@ -241,7 +235,6 @@ static void batches_have_labels(void **state)
 
 static void images_without_directories_are_refused(void **state)
 {
-    (void)state;
     struct data_options o = options_of(work);
     struct image_list list;
     struct error err = {0};
@@ -275,7 +268,6 @@ static int read_list(const char *text, struct image_list *list, struct error *er
 
 static void lists_are_read(void **state)
 {
-    (void)state;
     static const struct {
         const char *text, *classes, *labels, *said;
     } rows[] = {
@@ -301,7 +293,6 @@ static void lists_are_read(void **state)
 
 static void what_data_val_lists_is_not_trained_on(void **state)
 {
-    (void)state;
     struct image_list list;
     struct error err = {0};
     char *val = path_join(work, "val.csv");
@@ -323,7 +314,6 @@ static void what_data_val_lists_is_not_trained_on(void **state)
 
 static void bad_lists_are_refused(void **state)
 {
-    (void)state;
     static const struct {
         const char *text;
         int line;
@@ -364,7 +354,6 @@ static void bad_lists_are_refused(void **state)
 /* 100000 classes with an image each, in directories and in a list. */
 static void many_classes(void **state)
 {
-    (void)state;
     enum { MANY = 100000 };
     size_t bytes = 32 * MANY;
     char *text = xmalloc(bytes), *at = text;
@@ -411,7 +400,6 @@ static void put_archive(const char *name, const char *const *members)
 
 static void archives_are_labelled(void **state)
 {
-    (void)state;
     struct data_options o = options_of(work);
     struct image_list list;
     struct error err = {0};
@@ -430,7 +418,6 @@ static void archives_are_labelled(void **state)
 
 static void bad_archives_are_refused(void **state)
 {
-    (void)state;
     struct data_options o = options_of(work);
     static const char *const rows[][5] = {
         {"2.jpg", "2.jpg|2.cls", NULL},      /* no label */

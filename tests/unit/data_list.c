@@ -55,7 +55,6 @@ static void touch(const char *name)
 
 static int setup(void **state)
 {
-    (void)state;
     stats_left = names_left = -1;
     strcpy(directory, "/tmp/meopt-list-XXXXXX");
     if (!mkdtemp(directory)) return -1;
@@ -71,14 +70,12 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void)state;
     stats_left = names_left = -1;
     return file_remove_tree(directory, NULL);
 }
 
 static void a_name_that_cannot_be_looked_at_is_an_error(void **state)
 {
-    (void)state;
     struct image_list list;
     struct error err = {0};
     for (int k = 0; k < 5; k++) { /* three images, a directory, a text */
@@ -95,7 +92,6 @@ static void a_name_that_cannot_be_looked_at_is_an_error(void **state)
 
 static void a_directory_that_cannot_be_read_to_its_end_is_an_error(void **state)
 {
-    (void)state;
     struct image_list list;
     struct error err = {0};
     for (int k = 0; k < 9; k++) {
@@ -107,7 +103,6 @@ static void a_directory_that_cannot_be_read_to_its_end_is_an_error(void **state)
 
 static void a_link_to_nothing_counts_where_it_is_an_image(void **state)
 {
-    (void)state;
     struct image_list list;
     struct error err = {0};
     char *text = path_join(directory, "away.txt"), *image = path_join(directory, "away.jpg");

@@ -17,7 +17,6 @@
 
 static void shuffle_is_a_permutation(void **state)
 {
-    (void)state;
     const int64_t counts[] = {1, 2, 3, 5, 64, 160, 1000, 4097};
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
         for (uint64_t epoch = 0; epoch < 3; epoch++) {
@@ -80,7 +79,6 @@ static int64_t collect(const char *root, int64_t workers, int rank, int ranks, i
 
 static void order_does_not_depend_on_workers_ranks_or_restart(void **state)
 {
-    (void)state;
     char root[] = "/tmp/meopt-test-XXXXXX";
     assert_non_null(mkdtemp(root));
     struct error err;
@@ -169,7 +167,6 @@ static void take_mixed(struct data_options o, int ranks, int64_t micro, int64_t 
 
 static void mixing_does_not_depend_on_ranks_or_workers(void **state)
 {
-    (void)state;
     char root[] = "/tmp/meopt-test-XXXXXX";
     static const char *const files[] = {"01_base444.jpg",   "02_base422.jpg", "05_gray.jpg",
                                         "13_cmyk.jpg",      "14_rgb.png",     "16_palette.png",
@@ -242,7 +239,6 @@ static void mixing_does_not_depend_on_ranks_or_workers(void **state)
 /* The vector form of the resize against the plain one: odd boxes, tiny and long images, to the last byte. */
 static void vector_resize_equals_plain(void **state)
 {
-    (void)state;
     uint32_t random = 12345;
     for (int round = 0; round < 300; round++) {
         int n[8];

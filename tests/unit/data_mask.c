@@ -27,7 +27,6 @@ static void make(struct mask m, int64_t count)
 
 static void fifteen_percent_are_chosen(void **state)
 {
-    (void)state;
     int chosen = 0, masked = 0, kept = 0, times[CONTEXT] = {0};
     for (int s = 0; s < SAMPLES; s++) {
         int here = 0;
@@ -55,7 +54,6 @@ static void fifteen_percent_are_chosen(void **state)
 
 static void same_seed_epoch_and_sample_are_the_same(void **state)
 {
-    (void)state;
     static const struct {
         uint64_t seed;
         int64_t epoch, sample;
@@ -74,7 +72,6 @@ static void same_seed_epoch_and_sample_are_the_same(void **state)
 
 static void short_samples_have_at_least_one(void **state)
 {
-    (void)state;
     static const int counts[][2] = {{2, 1}, {8, 1}, {20, 3}, {1, 0}}; /* the first token is special */
     for (int k = 0; k < 4; k++) {
         int chosen = 0;

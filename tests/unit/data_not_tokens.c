@@ -42,7 +42,6 @@ static void test_kinds(void **state)
     static const char weights[] = "\x10\0\0\0\0\0\0\0{\"a\":1234567890}", zip[] = "PK\x03\x04 and so on";
     int32_t wide[TOKENS];
     char text[TOKENS];
-    (void)state;
     for (int i = 0; i < TOKENS; i++) wide[i] = i * 7919 % VOCABULARY;
     memset(text, 'a', sizeof text);
     check("a.txt", text, sizeof text, TOKENS_AUTO, 256, 0, "");

@@ -35,7 +35,6 @@ static void shell(const char *format, ...)
  */
 static int setup(void **state)
 {
-    (void)state;
     strcpy(work, "/tmp/meopt-tar-XXXXXX");
     if (!mkdtemp(work)) return -1;
     shell(
@@ -46,11 +45,7 @@ static int setup(void **state)
     return 0;
 }
 
-static int teardown(void **state)
-{
-    (void)state;
-    return file_remove_tree(work, NULL);
-}
+static int teardown(void **state) { return file_remove_tree(work, NULL); }
 
 static void take(const char *root, int64_t from, float out[][VALUES], int64_t ids[][BATCH])
 {
@@ -84,7 +79,6 @@ static void take(const char *root, int64_t from, float out[][VALUES], int64_t id
 
 static void samples_are_those_of_loose_files(void **state)
 {
-    (void)state;
     static const char *const formats[] = {"gnu", "posix", "gnu --sort=name", "posix --sort=name"};
     static float loose[STEPS][VALUES], shards[STEPS][VALUES];
     int64_t ids[2][STEPS][BATCH];
@@ -103,7 +97,6 @@ static void samples_are_those_of_loose_files(void **state)
 
 static void names_and_choice_are_of_paths_in_archives(void **state)
 {
-    (void)state;
     struct image_list list;
     struct error err = {0};
     char *root = path_join(work, "shards");
@@ -129,7 +122,6 @@ static void names_and_choice_are_of_paths_in_archives(void **state)
 
 static void a_damaged_archive_is_an_error(void **state)
 {
-    (void)state;
     static const char *const damage[] = {"gzip -c whole >shards/a.tar",
                                          "head -c 20000 whole >shards/a.tar",
                                          "head -c 100 whole >shards/a.tar",
@@ -153,7 +145,6 @@ static void a_damaged_archive_is_an_error(void **state)
 /* A key of webdataset ends at the first dot: KEY.seg.png belongs to the sample of KEY.jpg. */
 static void a_part_of_a_sample_is_no_image(void **state)
 {
-    (void)state;
     struct image_list list;
     struct error err = {0};
     char *root = path_join(work, "keys");

@@ -110,7 +110,6 @@ static void check_order(const char *path, enum token_form form, int modulus)
 
 static void formats_give_their_tokens(void **state)
 {
-    (void)state;
     static const struct {
         int type, width;
     } types[] = {{4, 4}, {5, 8}, {8, 2}, {3, 2}};
@@ -146,7 +145,6 @@ static void formats_give_their_tokens(void **state)
 /* A batch on 1 rank is that of 2 and 4 ranks, after a resume too; an epoch visits each window once. */
 static void places_depend_on_seed_epoch_and_position(void **state)
 {
-    (void)state;
     enum { RANKS = 4, BATCHES = 30 };
     char *path = put_tokens("order.bin", 0, TOKENS, 2, NULL, 0);
     static int32_t alone[BATCHES][8 * 16];
@@ -209,7 +207,6 @@ static void check_documents(const struct data_batch *b, int64_t at, int64_t tota
 /* By an index, by an end token, and by files; also in a whole pass, whose last sample is padded. */
 static void documents_stay_apart(void **state)
 {
-    (void)state;
     struct index x = make_index(8, 2, 40, 25); /* documents of 50 tokens */
     free(put("apart.idx", x.bytes, x.size));
     char *path = put_tokens("apart.bin", 0, TOKENS, 2, NULL, 0);
@@ -259,7 +256,6 @@ static void documents_stay_apart(void **state)
 /* Every third token is no label; the writer is closed and opened again in the middle of a byte. */
 static void labels_are_those_of_the_file(void **state)
 {
-    (void)state;
     char *base = path_join(work, "labels"), *path = path_join(work, "labels.bin"),
          *labels = path_join(work, "labels.labels");
     struct token_writer *w;
@@ -314,7 +310,6 @@ static void refused(const struct data_options *o, int code, const char *file, co
 
 static void damaged_files_are_refused_with_their_position(void **state)
 {
-    (void)state;
     static const struct {
         size_t at, width;
         int64_t value;
@@ -374,7 +369,6 @@ static void damaged_files_are_refused_with_their_position(void **state)
 
 static void a_token_out_of_the_vocabulary_is_refused(void **state)
 {
-    (void)state;
     struct error err;
     struct data *d;
     struct data_batch b;
@@ -395,7 +389,6 @@ static void a_token_out_of_the_vocabulary_is_refused(void **state)
  * of its own, also where documents are joined. */
 static void masks_depend_on_seed_epoch_and_sample(void **state)
 {
-    (void)state;
     char *path = put_tokens("masked.bin", 0, TOKENS, 2, NULL, 0);
     struct data_options o = options(path);
     int32_t first[4 * 16];
@@ -442,7 +435,6 @@ static void masks_depend_on_seed_epoch_and_sample(void **state)
 /* A file that shrinks while it is mapped ends the process with an error, not with a signal. */
 static void a_truncated_file_is_an_error(void **state)
 {
-    (void)state;
     char *path = put_tokens("shrinks.bin", 0, 100000, 2, NULL, 0);
     pid_t child = fork();
     if (child == 0) {
@@ -508,7 +500,6 @@ static void check_document(const struct data_batch *b, int64_t slot, bool seen[D
 
 static void documents_are_samples_with_a_class(void **state)
 {
-    (void)state;
     char *path = put_documents("classes");
     for (int whole = 0; whole < 2; whole++) {
         bool seen[DOCUMENTS] = {false}, again[DOCUMENTS] = {false}, moved = false;

@@ -23,7 +23,6 @@ static float *draw(uint64_t seed, int64_t step, int64_t first, int64_t count)
 /* 5 standard deviations of a binomial share */
 static void branches_are_kept_with_their_probability(void **state)
 {
-    (void)state;
     float *keep = draw(7, 1, 0, ROWS);
     for (int64_t b = 0; b < BRANCHES; b++) {
         double p = 0.1 * (double)(b / 2), kept = 0;
@@ -39,7 +38,6 @@ static void branches_are_kept_with_their_probability(void **state)
 
 static void parts_of_a_batch_equal_the_whole(void **state)
 {
-    (void)state;
     enum { COUNT = 12, PART = 5 };
     float *all = draw(7, 3, 100, COUNT), *part = draw(7, 3, 104, PART), *next = draw(7, 4, 100, COUNT),
           *other = draw(8, 3, 100, COUNT);

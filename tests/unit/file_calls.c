@@ -88,22 +88,16 @@ static char directory[64];
 
 static int setup(void **state)
 {
-    (void)state;
     interrupt = calls = directory_syncs = unread = 0;
     cut = false;
     strcpy(directory, "/tmp/meopt-calls-XXXXXX");
     return mkdtemp(directory) ? 0 : -1;
 }
 
-static int teardown(void **state)
-{
-    (void)state;
-    return file_remove_tree(directory, NULL);
-}
+static int teardown(void **state) { return file_remove_tree(directory, NULL); }
 
 static void an_interrupted_sync_is_asked_again(void **state)
 {
-    (void)state;
     struct error err = {0};
     char *path = path_join(directory, "file"), *text = NULL;
     size_t bytes;
@@ -126,7 +120,6 @@ static void an_interrupted_sync_is_asked_again(void **state)
 
 static void both_formats_survive_short_writes(void **state)
 {
-    (void)state;
     struct error err = {0};
     float values[100];
     for (int i = 0; i < 100; i++) values[i] = (float)i;
@@ -156,7 +149,6 @@ static void both_formats_survive_short_writes(void **state)
 /* SIGALRM ends the test where a call does not end. */
 static void a_call_that_is_interrupted_for_ever_ends(void **state)
 {
-    (void)state;
     struct error err = {0};
     float value = 1, got;
     const struct weights_row row = {.name = "x", .dtype = DTYPE_F32, .ndim = 1, .shape = {1}, .data = &value};
@@ -186,7 +178,6 @@ static void a_call_that_is_interrupted_for_ever_ends(void **state)
 /* A directory that is made is there after a power cut: the one that holds it is synced. */
 static void new_directories_are_synced_into_their_parents(void **state)
 {
-    (void)state;
     struct error err = {0};
     char *deep = path_join(directory, "a/b"), *a = path_join(directory, "a");
     if (file_make_dirs(deep, &err)) fail_msg("%s", err.what);
@@ -201,7 +192,6 @@ static void new_directories_are_synced_into_their_parents(void **state)
 
 static void a_directory_that_cannot_be_read_is_not_said_to_be_full(void **state)
 {
-    (void)state;
     struct error err = {0};
     char *path = path_join(directory, "a/b");
     assert_int_equal(file_make_dirs(path, &err), 0);

@@ -81,7 +81,6 @@ static void with_one_more(const char *dir, const char *file, const char *name, c
 
 static void a_tensor_of_the_tower_that_nothing_reads_is_refused_by_name(void **state)
 {
-    (void)state;
     static const char *const eva[][2] = {{"visual.blocks.0.gamma_3", "LayerScale"},
                                          {"visual.rope.freqs_cos", "rotary"},
                                          {"visual.blocks.1.attn.relative_position_bias_table", "relative"},
@@ -111,7 +110,6 @@ static void a_tensor_of_the_tower_that_nothing_reads_is_refused_by_name(void **s
 
 static void tensors_without_effect_or_outside_the_tower_are_skipped(void **state)
 {
-    (void)state;
     static const char *const eva[] = {"visual.mask_token", "visual.blocks.0.attn.k_bias", "text.rope.freqs",
                                       "visual_head", "lens"};
     for (size_t i = 0; i < sizeof eva / sizeof *eva; i++) with_one_more("eva-dh88", "model.pt", eva[i], NULL);
@@ -122,7 +120,6 @@ static void tensors_without_effect_or_outside_the_tower_are_skipped(void **state
 
 static void a_message_names_the_tensor_that_can_be_explained_and_counts_the_others(void **state)
 {
-    (void)state;
     struct copy c;
     struct error err;
     copy_begin(&c, "eva-dh88", "model.pt");
@@ -135,7 +132,6 @@ static void a_message_names_the_tensor_that_can_be_explained_and_counts_the_othe
 
 static void control_characters_of_a_name_do_not_reach_the_message(void **state)
 {
-    (void)state;
     struct copy c;
     struct error err;
     copy_begin(&c, "eva-dh88", "model.pt");
@@ -147,7 +143,6 @@ static void control_characters_of_a_name_do_not_reach_the_message(void **state)
 
 static void a_missing_tensor_or_one_of_another_shape_is_found_before_anything_is_read(void **state)
 {
-    (void)state;
     struct copy c;
     struct error err;
     copy_begin(&c, "openclip-w64", "model.bin");
@@ -185,7 +180,6 @@ static void a_missing_tensor_or_one_of_another_shape_is_found_before_anything_is
 
 static void a_published_post_norm_tower_is_known_by_its_width(void **state)
 {
-    (void)state;
     struct copy c;
     struct error err = {0};
     struct weights *w = NULL;
@@ -212,7 +206,6 @@ static void a_published_post_norm_tower_is_known_by_its_width(void **state)
 
 static void a_norm_inside_a_branch_is_there_in_every_block_or_the_file_is_refused(void **state)
 {
-    (void)state;
     static const char *const names[] = {"visual.blocks.0.attn.inner_attn_ln.weight",
                                         "visual.blocks.1.mlp.ffn_ln.bias"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -228,7 +221,6 @@ static void a_norm_inside_a_branch_is_there_in_every_block_or_the_file_is_refuse
 
 static void an_arch_without_the_norms_of_the_checkpoint_is_refused(void **state)
 {
-    (void)state;
     struct error err = {0};
     struct model_shape g = {.family = FAMILY_EVA, .heads = 2, .parts = PARTS_KNOWN | PART_QKV_BIAS};
     struct weights *w = golden_open("towers", "eva02", "model.safetensors");
@@ -239,7 +231,6 @@ static void an_arch_without_the_norms_of_the_checkpoint_is_refused(void **state)
 
 static void layerscale_and_post_norm_are_refused_together(void **state)
 {
-    (void)state;
     struct error err = {0};
     struct model_shape g = {.heads = 2, .norms = POST_NORM};
     struct weights *w = golden_open("towers", "eva-layerscale", "model.safetensors");

@@ -31,7 +31,6 @@ static void peak_of(const char *isa, enum dtype type)
 
 static void the_peak_is_one_of_gemms_that_were_done(void **state)
 {
-    (void)state;
     for (int set = 0; set < CPU_SETS; set++)
         for (int bf16 = 0; bf16 < 2; bf16++)
             if (cpu_isa_runs((enum cpu_isa)set)) peak_of(cpu_isa_names[set], bf16 ? DTYPE_BF16 : DTYPE_F32);

@@ -70,7 +70,6 @@ enum { NAMES = sizeof names / sizeof *names };
 
 static int setup(void **state)
 {
-    (void)state;
     strcpy(run, "/tmp/meopt-hostile-XXXXXX");
     assert_non_null(mkdtemp(run));
     char *ckpt = path_join(run, "ckpt/step-00000001");
@@ -93,7 +92,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void)state;
     alarm(0);
     fault.ending = NULL;
     return file_remove_tree(run, NULL);
@@ -113,7 +111,6 @@ static int read_all(struct error *err)
 
 static void what_is_no_file_is_not_waited_for(void **state)
 {
-    (void)state;
     struct error err;
     assert_int_equal(read_all(&err), 0);
     for (int i = 0; i < NAMES; i++) {
@@ -140,7 +137,6 @@ static void what_is_no_file_is_not_waited_for(void **state)
 
 static void a_writer_is_neither_held_up_nor_led_elsewhere(void **state)
 {
-    (void)state;
     static const char *const written[] = {"metrics.jsonl", "events.jsonl", "worker.log", "cards.jsonl"};
     char *elsewhere = path_join(run, "elsewhere");
     put("elsewhere", "theirs\n");
@@ -165,7 +161,6 @@ static void a_writer_is_neither_held_up_nor_led_elsewhere(void **state)
 
 static void what_cannot_be_read_is_not_taken_for_absent(void **state)
 {
-    (void)state;
     static const char *const needed[] = {"meta.json", "state.json", "config.yaml", "metrics.jsonl",
                                          "ckpt/LATEST"};
     static const int reasons[] = {EIO, EMFILE};
@@ -215,7 +210,6 @@ static char *repeated(const char *line, int count)
 
 static void a_page_of_aliases_stays_a_page(void **state)
 {
-    (void)state;
     struct error err = {0};
     char *text = nested(9, 40);
     put("config.yaml", text);
@@ -230,7 +224,6 @@ static void a_page_of_aliases_stays_a_page(void **state)
 
 static void deep_or_endless_text_is_refused_while_it_is_read(void **state)
 {
-    (void)state;
     struct error err;
     static const struct {
         const char *line;
@@ -248,7 +241,6 @@ static void deep_or_endless_text_is_refused_while_it_is_read(void **state)
 
 static void control_characters_of_a_state_are_escaped(void **state)
 {
-    (void)state;
     struct run_status s;
     struct error err;
     put("state.json", "{\"state\": \"\\u001b]0;P\\u0007\", \"host\": \"\\u009b31m\", "

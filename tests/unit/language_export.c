@@ -24,16 +24,11 @@ static char directory[256], *kept;
 
 static int make_directory(void **state)
 {
-    (void)state;
     if (kept) return snprintf(directory, sizeof directory, "%s", kept) < 1;
     strcpy(directory, "/tmp/meopt-language-XXXXXX");
     return mkdtemp(directory) == NULL;
 }
-static int remove_directory(void **state)
-{
-    (void)state;
-    return kept ? 0 : file_remove_tree(directory, NULL);
-}
+static int remove_directory(void **state) { return kept ? 0 : file_remove_tree(directory, NULL); }
 
 #define SIZES                                                                                                \
     .vocabulary = 80, .positions = 64, .width = 64, .depth = 2, .heads = 8, .hidden = 96, .norm_eps = 1e-6f
@@ -91,7 +86,6 @@ static void export_to(const struct model_shape *g, const char *from, const char 
 
 static void exports_are_the_same_models(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         struct model_shape g = models[i].shape, h = {.family = FAMILY_UNKNOWN};
         struct error err = {0};
@@ -144,7 +138,6 @@ static bool has_text(const char *in, const char *name, const char *text)
 
 static void tokenizer_and_special_tokens_come_along(void **state)
 {
-    (void)state;
     struct model_shape g = models[2].shape;
     char *original = path_join(directory, "original"), *to = path_join(directory, "with-tokenizer"),
          *from = path_join(directory, "with-tokenizer.safetensors");
@@ -173,7 +166,6 @@ static void tokenizer_and_special_tokens_come_along(void **state)
 
 static void models_without_a_class_are_refused(void **state)
 {
-    (void)state;
     struct model_shape g = models[7].shape;
     struct error err = {0};
     g.parts |= PART_QKV_BIAS;

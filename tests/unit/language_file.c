@@ -31,15 +31,10 @@ static char directory[64];
 
 static int make_directory(void **state)
 {
-    (void)state;
     strcpy(directory, "/tmp/meopt-language-XXXXXX");
     return mkdtemp(directory) == NULL;
 }
-static int remove_directory(void **state)
-{
-    (void)state;
-    return file_remove_tree(directory, NULL);
-}
+static int remove_directory(void **state) { return file_remove_tree(directory, NULL); }
 
 static char *path_of(const char *name) { return path_join(directory, name); }
 
@@ -152,7 +147,6 @@ static bool equal(float a, float b) { return !(fabsf(a - b) > 0); }
 
 static void values_are_cut_and_transposed(void **state)
 {
-    (void)state;
     struct model_shape g = small(FAMILY_LLAMA);
     put_own(&g, "own.safetensors");
     put_renamed(&g, "hf.safetensors");
@@ -184,7 +178,6 @@ static void values_are_cut_and_transposed(void **state)
 
 static void own_files_need_no_config(void **state)
 {
-    (void)state;
     struct error err;
     struct model_shape g = small(FAMILY_LLAMA), h = {.family = FAMILY_UNKNOWN};
     g.head_dim = 16;
@@ -215,7 +208,6 @@ static void own_files_need_no_config(void **state)
 
 static void config_says_what_no_tensor_shows(void **state)
 {
-    (void)state;
     struct error err;
     struct model_shape g = small(FAMILY_LLAMA), h = {.family = FAMILY_UNKNOWN};
     put_own(&g, "own.safetensors");
@@ -285,7 +277,6 @@ static void config_says_what_no_tensor_shows(void **state)
 
 static void other_models_are_refused_by_name(void **state)
 {
-    (void)state;
     static const struct {
         const char *config, *names;
     } rows[] = {
@@ -368,7 +359,6 @@ static void other_models_are_refused_by_name(void **state)
 /* A llama whose tensors have other names, or lack one, is refused by the tensor's name. */
 static void names_that_are_no_llamas_are_refused(void **state)
 {
-    (void)state;
     static const struct {
         const char *from, *to, *names; /* to "": the tensor is left out */
     } rows[] = {
@@ -418,7 +408,6 @@ static void names_that_are_no_llamas_are_refused(void **state)
 
 static void heads_without_a_table_are_refused(void **state)
 {
-    (void)state;
     struct error err;
     struct model_shape g = small(FAMILY_LLAMA), h = {.family = FAMILY_UNKNOWN};
     g.tied = true;
@@ -435,7 +424,6 @@ static void heads_without_a_table_are_refused(void **state)
 
 static void edited_metadata_is_refused(void **state)
 {
-    (void)state;
     static const struct {
         const char *language, *rope;
         int code;
@@ -481,7 +469,6 @@ static void edited_metadata_is_refused(void **state)
 
 static void parts_of_some_models(void **state)
 {
-    (void)state;
     struct error err;
     struct model_shape g = small(FAMILY_LLAMA), h = {.family = FAMILY_UNKNOWN};
     g.parts |= PART_QK_NORM;

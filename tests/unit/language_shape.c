@@ -23,7 +23,6 @@ static struct model_shape shape_of(const char *name)
 /* As transformers' num_parameters() counts them. */
 static void presets_have_the_published_parameters(void **state)
 {
-    (void)state;
     static const struct {
         const char *name;
         int64_t count;
@@ -54,7 +53,6 @@ static const struct parameter *find(const struct parameter *list, int count, enu
 
 static void heads_may_be_wider_than_the_stream(void **state)
 {
-    (void)state;
     struct model_shape g = shape_of("qwen3_0_6b");
     struct parameter *list;
     int count = parameters_list(&g, 0, &list);
@@ -78,7 +76,6 @@ static void heads_may_be_wider_than_the_stream(void **state)
 /* 2 FLOPs per parameter of a GEMM and token, and half of the scores. */
 static void work_is_that_of_the_matrices_and_the_mask(void **state)
 {
-    (void)state;
     struct model_shape g = shape_of("gpt2_small");
     double N = 1024, matrices = 12.0 * 12 * 768 * 768 + 50257.0 * 768, scores = N * (N + 1) / 2;
     assert_true(fabs(model_shape_attention_flops(&g) - 12 * 4 * scores * 768) < 1);
@@ -93,7 +90,6 @@ static void work_is_that_of_the_matrices_and_the_mask(void **state)
 /* ROPE_INIT_FUNCTIONS of transformers 5.1: the frequencies of pairs 0, step, 2 step, ... */
 static void rotary_positions_scale_as_in_transformers(void **state)
 {
-    (void)state;
     static const struct {
         struct rope_of_tokens rope;
         int64_t head_dim, step;
@@ -139,7 +135,6 @@ static void rotary_positions_scale_as_in_transformers(void **state)
 
 static void text_names_what_tensors_do_not_show(void **state)
 {
-    (void)state;
     char text[512];
     struct model_shape g = shape_of("llama3_2_1b");
     model_shape_text(&g, text, sizeof text);
@@ -152,7 +147,6 @@ static void text_names_what_tensors_do_not_show(void **state)
 
 static void shapes_without_sense_are_refused(void **state)
 {
-    (void)state;
     struct error err = {0};
     struct model_shape g = shape_of("gpt2_small");
     g.context = 2048;

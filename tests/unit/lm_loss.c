@@ -294,21 +294,12 @@ static void on_each(int64_t D, int64_t V, double smoothing, bool outliers)
     }
     isas_restore();
 }
-static void forms_equal_float64(void **state)
-{
-    (void)state;
-    on_each(67, 2011, 0, false);
-}
-static void outliers_and_smoothing(void **state)
-{
-    (void)state;
-    on_each(64, 1999, 0.1, true);
-}
+static void forms_equal_float64(void **state) { on_each(67, 2011, 0, false); }
+static void outliers_and_smoothing(void **state) { on_each(64, 1999, 0.1, true); }
 
 /* dW in bf16 is rounded once per part of rows: the error is below twice that of one rounding. */
 static void roundings_of_parts_are_bounded(void **state)
 {
-    (void)state;
     enum { R = 128, V = 1024 };
     struct problem p = problem_of(DTYPE_BF16, R, 64, V, 0, false);
     const size_t row = V * sizeof(float);
@@ -324,7 +315,6 @@ static void roundings_of_parts_are_bounded(void **state)
 /* One NaN or infinity in x: the loss is not finite, so that a diverged run is recognized. */
 static void a_row_that_is_not_finite_shows(void **state)
 {
-    (void)state;
     static const float bad[] = {NAN, INFINITY};
     for (int i = 0; i < 4; i++) {
         struct device *device;
@@ -351,7 +341,6 @@ static void a_row_that_is_not_finite_shows(void **state)
 
 static void layouts_keep_within_the_chunk(void **state)
 {
-    (void)state;
     static const struct {
         int64_t R, V;
         size_t chunk;

@@ -34,11 +34,7 @@ static char directory[] = "/tmp/meopt-many-XXXXXX";
 static struct card_report reports[RANKS];
 static struct rank_now ranks[RANKS];
 
-static int remove_directory(void **state)
-{
-    (void)state;
-    return file_remove_tree(directory, NULL);
-}
+static int remove_directory(void **state) { return file_remove_tree(directory, NULL); }
 
 static bool lists(const json_t *list, int rank)
 {
@@ -67,7 +63,6 @@ static size_t put_json(const char *name, const json_t *object)
 
 static int make(void **state)
 {
-    (void)state;
     for (int r = 0; r < RANKS; r++) {
         reports[r].use.current_total_bytes = 1000000000u + (size_t)r;
         reports[r].use.peak_total_bytes = 2000000000u + (size_t)(r == FULLEST ? 500000000 : r);
@@ -89,7 +84,6 @@ static int make(void **state)
 
 static void up_to_64_ranks_are_all_listed(void **state)
 {
-    (void)state;
     json_t *fields = metrics_cards_json(reports, RANKS_LISTED), *live = json_object();
     assert_int_equal(json_array_size(json_object_get(fields, "cards")), RANKS_LISTED);
     assert_null(json_object_get(fields, "cards_summary"));
@@ -104,7 +98,6 @@ static void up_to_64_ranks_are_all_listed(void **state)
 /* Writes the files of a run for the following tests. */
 static void a_thousand_are_summarized(void **state)
 {
-    (void)state;
     json_t *line = metrics_cards_json(reports, RANKS), *live = json_object();
     json_t *summary = json_object_get(line, "cards_summary"), *list = json_object_get(line, "cards");
     struct many_range peak = many_ranks_parse(summary, "peak_bytes");
@@ -136,7 +129,6 @@ static void a_thousand_are_summarized(void **state)
 
 static void the_dashboard_and_compare_read_them(void **state)
 {
-    (void)state;
     struct follow *f;
     struct record record;
     struct error err;
@@ -161,7 +153,6 @@ static void the_dashboard_and_compare_read_them(void **state)
 /* Ranks that are listed no longer give their space to others. */
 static void the_list_may_change_with_each_line(void **state)
 {
-    (void)state;
     struct follow *f;
     struct error err;
     char *path = path_join(directory, "metrics.jsonl");

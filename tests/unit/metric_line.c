@@ -23,7 +23,6 @@ static const char whole_line[] = "{\"step\":7,\"epoch\":2,\"loss\":0.0123456789,
 
 static void every_field_is_read(void **state)
 {
-    (void)state;
     struct metric_line l;
     assert_true(parse(&l, whole_line));
     assert_int_equal(l.step, 7);
@@ -37,7 +36,6 @@ static void every_field_is_read(void **state)
 
 static void order_spaces_and_unknown_fields_do_not_matter(void **state)
 {
-    (void)state;
     struct metric_line l;
     assert_true(parse(&l, " { \"new\" : { \"a\" : [ 1 , \"}\" ] } , \"loss\" : null , \"lr\":\"text\", "
                           "\"cosine\" : NaN, \"step_ms\":-Infinity, \"step\" : 3 } \r\n"));
@@ -52,7 +50,6 @@ static void order_spaces_and_unknown_fields_do_not_matter(void **state)
 
 static void the_throughput_has_the_unit_of_the_run(void **state)
 {
-    (void)state;
     struct metric_line l;
     const struct unit *unit;
     assert_true(parse(&l, whole_line));
@@ -65,7 +62,6 @@ static void the_throughput_has_the_unit_of_the_run(void **state)
 
 static void every_torn_line_is_refused(void **state)
 {
-    (void)state;
     struct metric_line l;
     for (size_t n = 0; n < strlen(whole_line); n++) assert_false(metric_line_parse(&l, whole_line, n));
     static const char *const foreign[] = {"",
@@ -91,7 +87,6 @@ static void every_torn_line_is_refused(void **state)
 
 static void numbers_are_rounded_as_strtod_does(void **state)
 {
-    (void)state;
     static const char *const hard[] = {"9007199254740993",
                                        "9007199254740992.5",
                                        "0.1",
@@ -139,7 +134,6 @@ static void numbers_are_rounded_as_strtod_does(void **state)
 
 static void two_million_lines_take_about_a_second(void **state)
 {
-    (void)state;
     enum { LINES = 200000 };
     char *text = malloc((size_t)LINES * 320), *p = text;
     for (int i = 1; i <= LINES; i++)

@@ -27,7 +27,6 @@ static void put(const char *name, const char *text)
 
 static int make_run(void **state)
 {
-    (void)state;
     char *text = NULL;
     size_t bytes;
     if (!mkdtemp(directory)) return -1;
@@ -56,15 +55,10 @@ static int make_run(void **state)
     return 0;
 }
 
-static int remove_run(void **state)
-{
-    (void)state;
-    return file_remove_tree(directory, NULL);
-}
+static int remove_run(void **state) { return file_remove_tree(directory, NULL); }
 
 static void the_table_of_runs_has_its_loss(void **state)
 {
-    (void)state;
     struct run_brief brief = {.name = xstrdup("long"), .directory = xstrdup(directory)};
     struct run_brief *all[] = {&brief};
     run_brief_read(&brief);
@@ -77,7 +71,6 @@ static void the_table_of_runs_has_its_loss(void **state)
 
 static void the_dashboard_has_every_line(void **state)
 {
-    (void)state;
     struct error err;
     struct follow *f;
     assert_int_equal(follow_open(&f, directory, false, &err), 0);
@@ -94,7 +87,6 @@ static void the_dashboard_has_every_line(void **state)
 
 static void compare_has_every_line(void **state)
 {
-    (void)state;
     struct error err;
     struct record r;
     assert_int_equal(record_read(&r, directory, &err), 0);
@@ -104,7 +96,6 @@ static void compare_has_every_line(void **state)
 
 static void a_resume_truncates_after_its_step(void **state)
 {
-    (void)state;
     struct error err;
     struct run run;
     struct follow *f;

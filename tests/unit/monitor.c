@@ -12,7 +12,6 @@
 
 static void fake_follows_its_file(void **state)
 {
-    (void)state;
     put("cards.json",
         "{\"note\": \"a\\u0007b\", \"cards\": [{\"name\": \"Z100\\u001b[2J\", \"pci\": \"00000000:C1:00.0\", "
         "\"mem_used_bytes\": 5e9,"
@@ -55,7 +54,6 @@ static void fake_follows_its_file(void **state)
 
 static void proc_reads_the_machine(void **state)
 {
-    (void)state;
     put("proc/cpuinfo", "processor\t: 0\nmodel name\t: Fast CPU\nflags: x\n");
     put("proc/meminfo",
         "MemTotal:       16000000 kB\nMemFree:         1000 kB\nMemAvailable:    4000000 kB\n");
@@ -87,7 +85,6 @@ static void proc_reads_the_machine(void **state)
 
 static void proc_shows_the_control_groups_limit(void **state)
 {
-    (void)state;
     static const char *const version[2][4] = {
         {"0::/job/7\n", "sys/fs/cgroup/job/7/memory.max", "sys/fs/cgroup/job/7/memory.current",
          "sys/fs/cgroup/job/7/memory.stat"},
@@ -127,7 +124,6 @@ static void proc_shows_the_control_groups_limit(void **state)
 
 static void this_machine_is_sampled_by_the_thread(void **state)
 {
-    (void)state;
     struct error err;
     struct monitor *m = opened("proc", NULL);
     monitor_watch(m, (pid_t[]){getpid()}, 1);
@@ -167,7 +163,6 @@ static void put_card(int number, const char *vendor, const char *file, const cha
 
 static void sysfs_knows_cards_of_hygon_by_their_number(void **state)
 {
-    (void)state;
     static const char *const cards[][2] = {
         {"0x6210\n", "Hygon K100 AI"},        {"0x62b7\n", "Hygon K100"},      {"0x54b7\n", "Hygon Z100L"},
         {"0x6212\n", "Hygon K100 AI Liquid"}, {"0x62b0\n", "Hygon K500SM AI"}, {"0x6310\n", "Hygon BW200"},
@@ -188,7 +183,6 @@ static void sysfs_knows_cards_of_hygon_by_their_number(void **state)
 
 static void sysfs_reads_amd_and_hygon_cards(void **state)
 {
-    (void)state;
     put_card(0, "0x1a03\n", "device", "0x2000\n"); /* boot VGA */
     put_card(1, "0x1002\n", "device", "0x66a1\n");
     put("sys/class/drm/card1-DP-1/status", "connected\n");
@@ -272,7 +266,6 @@ static void sysfs_reads_amd_and_hygon_cards(void **state)
 
 static void what_cannot_be_read_any_more_turns_stale(void **state)
 {
-    (void)state;
     struct error err;
     put("sys/class/drm/card0/device/vendor", "0x1002\n");
     put("sys/class/drm/card0/device/mem_info_vram_used", "1000\n");
@@ -300,7 +293,6 @@ static void what_cannot_be_read_any_more_turns_stale(void **state)
 /* A driver, a container or a simulator may put anything there. */
 static void files_of_any_content_do_no_harm(void **state)
 {
-    (void)state;
     static const char *const files[] = {"proc/cpuinfo",
                                         "proc/meminfo",
                                         "proc/stat",
@@ -378,7 +370,6 @@ static void files_of_any_content_do_no_harm(void **state)
  * bounded, and the thread cleans up later. */
 static void a_hanging_thread_is_abandoned(void **state)
 {
-    (void)state;
     struct error err;
     char *path = xasprintf("%s/fifo", root);
     assert_int_equal(mkfifo(path, 0600), 0);
@@ -402,7 +393,6 @@ static void a_hanging_thread_is_abandoned(void **state)
 
 static void pci_addresses_have_one_form(void **state)
 {
-    (void)state;
     static const char *const same[][2] = {{"0000:C1:00.0", "0000:c1:00.0"},
                                           {"00000000:0A:1f.7", "0000:0a:1f.7"},
                                           {"c1:00.0", "0000:c1:00.0"},
@@ -419,7 +409,6 @@ static void pci_addresses_have_one_form(void **state)
 
 static void unknown_providers_are_usage_errors(void **state)
 {
-    (void)state;
     struct error err;
     struct monitor *m;
     assert_int_equal(monitor_open(&m, &(struct monitor_options){.provider = "smoke"}, &err), EXIT_USAGE);

@@ -25,7 +25,6 @@ static struct monitor *opened_library(const char *provider, const char *faults)
 
 static void libraries_are_read_through_the_helper(void **state)
 {
-    (void)state;
     for (int nvml = 0; nvml < 2; nvml++) {
         struct monitor *m = opened_library(nvml ? "nvml" : "rsmi", "");
         monitor_watch(m, (pid_t[]){77}, 1);
@@ -73,7 +72,6 @@ static struct monitor_snapshot health_of(const char *provider, const char *fault
 
 static void health_is_read_or_unknown(void **state)
 {
-    (void)state;
     struct monitor_snapshot s = health_of("nvml", "value=0.6.3 value=0.8.104 value=0.11.400000 status=1.9.3 "
                                                   "status=1.6.999 status=1.11.4 value=1.8.1");
     assert_value(s.cards[0].ecc, 1);
@@ -100,7 +98,6 @@ static void health_is_read_or_unknown(void **state)
 /* The memory of a divided card is that of the instance that CUDA uses, as far as it is known which. */
 static void memory_of_a_divided_card_is_of_its_instance(void **state)
 {
-    (void)state;
     unsetenv("CUDA_VISIBLE_DEVICES");
     struct monitor_snapshot s = health_of("nvml", "value=0.13.1 instances=1");
     assert_value(s.cards[0].mem_total_bytes, 1e10);
@@ -121,7 +118,6 @@ static void memory_of_a_divided_card_is_of_its_instance(void **state)
 
 static void cards_of_hygon_have_names_and_are_measured(void **state)
 {
-    (void)state;
     struct monitor *m = opened_library("rsmi", "hygon");
     struct monitor_snapshot s;
     monitor_sample(m);
@@ -134,7 +130,6 @@ static void cards_of_hygon_have_names_and_are_measured(void **state)
 
 static void a_field_the_library_lacks_is_not_available(void **state)
 {
-    (void)state;
     struct monitor *m = opened_library("rsmi", "cards=1 status=0.2.2 status=0.3.16 status=0.4.4");
     monitor_sample(m);
     struct monitor_snapshot s;
@@ -160,7 +155,6 @@ static void a_field_the_library_lacks_is_not_available(void **state)
  * ones. */
 static void a_wedged_call_costs_its_field_only(void **state)
 {
-    (void)state;
     static const char *const faults[][3] = {{"rsmi", "hang=0.3", "0.3 s|temperature|card 0"},
                                             {"nvml", "hang=0.3", "0.3 s|temperature|card 0"},
                                             {"rsmi", "abort=0.3", "signal 6|temperature|card 0|\\x1b[2J"}};
@@ -184,7 +178,6 @@ static void a_wedged_call_costs_its_field_only(void **state)
 
 static void a_reader_never_waits_for_a_wedged_call(void **state)
 {
-    (void)state;
     struct error err;
     struct monitor *m = opened_library("nvml", "slow=50 hang=1.4");
     assert_int_equal(monitor_start(m, 0.1, &err), 0);
@@ -208,7 +201,6 @@ static void a_reader_never_waits_for_a_wedged_call(void **state)
 
 static void a_library_that_fails_leaves_the_kernels_files(void **state)
 {
-    (void)state;
     struct monitor_snapshot s;
     put("proc/stat", "cpu  1 0 1 8\n");
     put("proc/driver/nvidia/version", "x\n");
@@ -248,7 +240,6 @@ static void a_library_that_fails_leaves_the_kernels_files(void **state)
 
 static void debug_variables_do_not_reach_the_library(void **state)
 {
-    (void)state;
     setenv("RSMI_DEBUG_INFINITE_LOOP", "1", 1);
     struct monitor *m = opened_library("rsmi", "");
     monitor_sample(m);
@@ -262,7 +253,6 @@ static void debug_variables_do_not_reach_the_library(void **state)
 /* While the library hangs in its initialisation, closing is bounded and leaves no process. */
 static void closing_ends_a_hanging_helper(void **state)
 {
-    (void)state;
     struct error err;
     struct monitor *m = opened_library("nvml", "init_hang");
     assert_int_equal(monitor_start(m, 1, &err), 0);
@@ -278,7 +268,6 @@ static void closing_ends_a_hanging_helper(void **state)
 /* The note goes when what it told of is over. */
 static void notes_end_with_their_cause(void **state)
 {
-    (void)state;
     struct error err;
     struct monitor *m;
     struct monitor_snapshot s;

@@ -20,14 +20,12 @@ static char root[64];
 
 static inline int setup(void **state)
 {
-    (void)state;
     snprintf(root, sizeof root, "/tmp/meopt_monitor_XXXXXX");
     return mkdtemp(root) == NULL;
 }
 
 static inline int teardown(void **state)
 {
-    (void)state;
     struct error err;
     return file_remove_tree(root, &err);
 }

@@ -147,7 +147,6 @@ static int device_kind(void)
 
 static void an_optimizer_reports_every_failed_allocation(void **state)
 {
-    (void)state;
     static unsigned char undisturbed[sizeof stream];
     int kind = device_kind(), seen = 0;
     life(kind);
@@ -200,7 +199,6 @@ static int products(struct error *err)
 
 static void a_failed_gemm_is_reported_by_the_device(void **state)
 {
-    (void)state;
     struct error err = {0};
     int seen = 0;
     assert_int_equal(products(&err), 0);

@@ -34,7 +34,6 @@ static void work_issued_again_is_done_again(void **state)
     const char *spec = getenv("MEOPT_TEST_DEVICE") ? getenv("MEOPT_TEST_DEVICE") : "cpu";
     struct device *device;
     struct error err;
-    (void)state;
     assert_int_equal(device_open(&device, spec, 0, &err), 0);
     size_t count = ROWS * COLUMNS;
     float *values = malloc(LARGE * count * sizeof *values), *host = malloc(COLUMNS * sizeof *host);
@@ -68,7 +67,6 @@ static void work_issued_again_is_done_again(void **state)
 
 static void a_type_without_operations_is_reported_and_nothing_is_done(void **state)
 {
-    (void)state;
     enum { N = 64 };
     const char *spec = getenv("MEOPT_TEST_DEVICE") ? getenv("MEOPT_TEST_DEVICE") : "cpu";
     float host[N];

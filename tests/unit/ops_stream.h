@@ -215,7 +215,6 @@ static void residual_second_reference(struct trial *T)
 /* Each fp16 is read as what it is, and comes out as itself; between two the nearer one, or the even. */
 static void fp16_rounds_to_even_and_keeps_nan(void **state)
 {
-    (void)state;
     for (uint32_t h = 0; h < 0x7C00; h++)
         for (uint32_t sign = 0; sign <= 0x8000; sign += 0x8000) {
             double steps = h < 0x400 ? h : (h & 0x3FF) + 0x400, side = sign ? -1 : 1;

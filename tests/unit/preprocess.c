@@ -59,7 +59,6 @@ static int settled(struct config *c, struct model_shape *g, const char *tower, c
 
 static void sidecar_configs_set_the_preprocessing(void **state)
 {
-    (void)state;
     static const struct {
         const char *name, *text, *says;
     } rows[] = {
@@ -133,7 +132,6 @@ static void sidecar_configs_set_the_preprocessing(void **state)
 
 static void what_is_not_known_here_is_refused_unless_keys_say_it(void **state)
 {
-    (void)state;
     static const char *const rows[][3] = {
         {"open_clip_config.json", OPEN_CLIP("\"resize_mode\": \"longest\""), "resize_mode|longest"},
         {"open_clip_config.json", OPEN_CLIP("\"mean\": [0.5, 0.5]"), "mean"},
@@ -183,7 +181,6 @@ static void what_is_not_known_here_is_refused_unless_keys_say_it(void **state)
 
 static void keys_stand_above_the_files(void **state)
 {
-    (void)state;
     const char *const files[] = {"config.json", TIMM("\"input_size\": [3, 56, 56], \"crop_pct\": 0.9"), NULL};
     static char mean[] = "data.mean=0.5 0.5 0.5", std[] = "data.std=[0.25, 0.25, 0.25]",
                 share[] = "data.crop_pct=1", filter[] = "data.interpolation=box",
@@ -217,7 +214,6 @@ static void keys_stand_above_the_files(void **state)
  * pixels. */
 static void the_size_is_that_of_the_positions(void **state)
 {
-    (void)state;
     static const char *const towers[] = {"names/timm-vit-avg", "names/torchvision", "names/dinov2",
                                          "towers/vit-plain"};
     for (size_t i = 0; i < sizeof towers / sizeof *towers; i++) {

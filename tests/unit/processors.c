@@ -55,7 +55,6 @@ static int cores_with(int each)
 static void threads_are_as_many_as_cores(void **state)
 {
     cpu_set_t set;
-    (void)state;
     assert_int_equal(sched_getaffinity(0, sizeof set, &set), 0);
     int all = CPU_COUNT(&set);
     assert_int_equal(processors_cores("/nowhere"), all); /* nothing told: each processor is a core */
@@ -82,7 +81,6 @@ static void threads_are_as_many_as_cores(void **state)
 
 static void the_quota_is_the_least_of_the_groups_above(void **state)
 {
-    (void)state;
     put("sys/fs/cgroup/cpu.max", "max 100000\n");
     assert_float_equal(processors_quota(root), 0, 0);
     put("proc/self/cgroup", "0::/slice/job\n");
@@ -114,7 +112,6 @@ static void threads_stay_on_their_node(void **state)
     cpu_set_t set;
     int own[2], found = 0;
     char text[2][16];
-    (void)state;
     assert_int_equal(sched_getaffinity(0, sizeof set, &set), 0);
     for (int i = 0; i < CPU_SETSIZE && found < 2; i++)
         if (CPU_ISSET(i, &set)) own[found++] = i;

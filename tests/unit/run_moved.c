@@ -23,7 +23,6 @@ static void make_run(const char *path, struct run *run)
 
 static void a_run_follows_a_move_and_not_a_successor(void **state)
 {
-    (void)state;
     char parent[] = "/tmp/meopt-moved-XXXXXX";
     assert_non_null(mkdtemp(parent));
     char *here = path_join(parent, "run"), *there = path_join(parent, "elsewhere");

@@ -19,7 +19,6 @@ static char directory[64], *path;
 
 static int setup(void **state)
 {
-    (void)state;
     strcpy(directory, "/tmp/meopt-tail-XXXXXX");
     if (!mkdtemp(directory)) return -1;
     path = path_join(directory, "lines");
@@ -28,7 +27,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void)state;
     free(path);
     return file_remove_tree(directory, NULL);
 }
@@ -56,7 +54,6 @@ static void expect(struct tail *t, const char *text)
 
 static void a_line_is_given_once_and_when_it_is_whole(void **state)
 {
-    (void)state;
     struct tail t;
     tail_init(&t, directory, "lines");
     assert_int_equal(tail_poll(&t, NULL), -1);
@@ -77,7 +74,6 @@ static void a_line_is_given_once_and_when_it_is_whole(void **state)
 
 static void a_file_made_anew_is_read_anew(void **state)
 {
-    (void)state;
     struct tail t;
     bool anew;
     tail_init(&t, directory, "lines");
@@ -101,7 +97,6 @@ static void a_file_made_anew_is_read_anew(void **state)
 
 static void a_line_that_is_none_is_skipped(void **state)
 {
-    (void)state;
     struct tail t;
     char *text = malloc(10 * TAIL_LINE_BYTES);
     tail_init(&t, directory, "lines");
@@ -138,7 +133,6 @@ static void a_line_that_is_none_is_skipped(void **state)
 
 static void nothing_but_a_file_is_read(void **state)
 {
-    (void)state;
     struct tail t;
     assert_int_equal(mkfifo(path, 0666), 0);
     tail_init(&t, directory, "lines");

@@ -21,7 +21,6 @@ static void draw(const struct token_sampling *how, double share[V])
 
 static void the_likeliest_token(void **state)
 {
-    (void)state;
     struct token_sampling greedy = {.temperature = 0, .top_p = 1, .seed = 3};
     assert_int_equal(token_sample(logits, V, &greedy, 0), 1);
     assert_int_equal(token_sample((const float[]){5, 1, 5, 0}, V, &greedy, 0), 0);
@@ -31,7 +30,6 @@ static void the_likeliest_token(void **state)
 
 static void draws_follow_the_logits(void **state)
 {
-    (void)state;
     double share[V];
     for (int k = 0; k < 2; k++) {
         double temperature = k ? 0.5 : 1, sum = 0;
@@ -52,7 +50,6 @@ static void draws_follow_the_logits(void **state)
 /* Probabilities .64, .24, .09, .03: the fewest whose sum reaches top_p. */
 static void top_p_keeps_the_likeliest(void **state)
 {
-    (void)state;
     static const struct {
         double top_p;
         bool kept[V];
@@ -93,7 +90,6 @@ static void reference(const float *x, int n, double temperature, int top_k, doub
 
 static void top_k_comes_before_top_p(void **state)
 {
-    (void)state;
     enum { N = 8 };
     static const float x[N] = {0.5f, 2, 1, -1, 2, 0.25f, 1, 1.5f};
     static const struct {

@@ -137,7 +137,6 @@ static glob_t event_files(const char *directory)
 
 static void event_files_are_read_back(void **state)
 {
-    (void)state;
     struct error err;
     struct tensorboard *t, *resumed;
     char *dir = xasprintf("%s/run/tensorboard", work), *raw;
@@ -175,7 +174,6 @@ static void event_files_are_read_back(void **state)
 
 static void a_full_disk_leaves_whole_records(void **state)
 {
-    (void)state;
     struct error err;
     struct tensorboard *t;
     struct event e[4];
@@ -211,7 +209,6 @@ static void a_full_disk_leaves_whole_records(void **state)
 
 static void prometheus_text_has_its_form(void **state)
 {
-    (void)state;
     static const struct prometheus_card cards[] = {
         {"0", "Z100 \"a\\b\"\n\033", "0000:c1:00.0", 5e9, 16e9, 97, 61.5, NAN, 0.25},
         {"1", NULL, "", 6e9, 16e9, NAN, NAN, NAN, NAN},
@@ -260,7 +257,6 @@ static void prometheus_text_has_its_form(void **state)
 
 static void prometheus_files_are_replaced_whole(void **state)
 {
-    (void)state;
     struct error err;
     char *path = xasprintf("%s/meopt.prom", work), *text;
     size_t bytes;

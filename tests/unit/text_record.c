@@ -112,7 +112,6 @@ static int check_file(const char *name, const struct chat_template *own)
 
 static void test_conversations(void **state)
 {
-    (void)state;
     assert_int_equal(check_file("chats.jsonl", NULL), 10);
     int templates = check_file("chat_rows.jsonl", NULL);
     for (const struct chat_template *c = chat_templates; c->name; c++) templates--;
@@ -135,7 +134,6 @@ static void test_own(void **state)
     struct chat_template own, other;
     struct error err;
     json_t *root, *second;
-    (void)state;
     write_template(own_text);
     assert_int_equal(chat_template_read(&own, &root, "own.json", &err), 0);
     check_file("chat_rows.jsonl", &own);

@@ -57,7 +57,6 @@ static struct token_pack pack_of(int64_t documents, int64_t (*length)(int64_t), 
 
 static void documents_are_packed_whole(void **state)
 {
-    (void)state;
     struct token_pack p = pack_of(DOCUMENTS, length_of, CONTEXT, 1),
                       again = pack_of(DOCUMENTS, length_of, CONTEXT, 1),
                       other = pack_of(DOCUMENTS, length_of, CONTEXT, 2);
@@ -79,7 +78,6 @@ static int64_t quarter(int64_t i) { return 24 + (int64_t)((uint64_t)i * 26544357
 
 static void few_documents_fill_a_sample(void **state)
 {
-    (void)state;
     int64_t (*const lengths[])(int64_t) = {third, quarter};
     for (int i = 0; i < 2; i++)
         for (uint64_t seed = 0; seed < 3; seed++) {
@@ -98,7 +96,6 @@ static int64_t full(int64_t i) { return 7 + i % 1; }
 
 static void extremes(void **state)
 {
-    (void)state;
     static const struct {
         int64_t documents, (*length)(int64_t), context, samples;
     } rows[] = {{0, one, 7, 0},          {1, one, 1, 1},     {1, full, 7, 1},     {1, full, 4096, 1},
@@ -119,7 +116,6 @@ static void extremes(void **state)
 /* The cost of a document does not grow with their number or with the context. */
 static void a_million_documents(void **state)
 {
-    (void)state;
     enum { MILLION = 1000000 };
     for (int64_t context = CONTEXT; context <= 1 << 17; context <<= 10) {
         struct token_pack p = pack_of(MILLION, length_of, context, 3);
@@ -211,7 +207,6 @@ static int64_t all_labels(int *seen)
 /* Each kept document is in a whole pass once, on any number of ranks. */
 static void an_evaluation_has_each_label_once(void **state)
 {
-    (void)state;
     char *path = put_documents("pass", DOCUMENTS);
     for (int ranks = 1; ranks <= 3; ranks++) {
         int seen[DOCUMENTS] = {0};
@@ -248,7 +243,6 @@ static void an_evaluation_has_each_label_once(void **state)
  * in another order than the one before. */
 static void samples_depend_on_seed_and_epoch_alone(void **state)
 {
-    (void)state;
     char *path = put_documents("epochs", DOCUMENTS);
     struct data_options o = options(path);
     struct data *d = open_data(&o, 0);
@@ -296,7 +290,6 @@ static void refused(const struct data_options *o, int code, const char *file, co
 /* Documents that are longer than a sample are refused by their number, cut at their end, or skipped. */
 static void long_documents(void **state)
 {
-    (void)state;
     enum { SHORT = 50 };
     int64_t longer = 0, skipped = 0, cut = 0, longest = 0;
     char *path = put_documents("long", DOCUMENTS), numbers[64];
@@ -328,7 +321,6 @@ static void long_documents(void **state)
 /* Documents without tokens, of one token and a single one; no index; a damaged index. */
 static void other_files(void **state)
 {
-    (void)state;
     struct __attribute__((packed)) {
         char magic[9];
         uint64_t version;

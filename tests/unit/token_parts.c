@@ -36,7 +36,6 @@ static void expect(const struct data_options *o, const char *names)
 
 static void validation_is_not_trained_on(void **state)
 {
-    (void)state;
     static const struct {
         const char *root, *files[4], *apart, *train, *val;
     } rows[] = {

@@ -88,7 +88,6 @@ static void test_spans(void **state)
     static const char *const names[] = {"gpt2", "roberta", "llama3", "qwen", "llama2"};
     static const char *const tokens[] = {"<|endoftext|>", "<|endoftext|>", "<|end_of_text|>", "<|im_end|>",
                                          "</s>"};
-    (void)state;
     for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
         struct tokenizer *t = open_named(names[n]);
         check_spans(t, names[n], tokens[n]);
@@ -113,7 +112,6 @@ static void test_spans(void **state)
 static void test_equal(void **state)
 {
     static const char *const names[] = {"gpt2", "roberta", "llama3", "qwen", "llama2", "bert"};
-    (void)state;
     for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
         struct error err;
         struct tokenizer *t = open_named(names[n]);
@@ -143,7 +141,6 @@ static void test_forms(void **state)
     size_t bytes;
     int line = 0;
     struct error err;
-    (void)state;
     assert_int_equal(file_read(path, 1 << 24, &text, &bytes, &err), 0);
     for (char *p = text, *end; (end = strchr(p, '\n')) != NULL; p = end + 1) {
         json_t *row = json_parse(p, (size_t)(end - p), JSON_ALLOW_NUL, NULL), *source;
@@ -181,7 +178,6 @@ static void test_breaks(void **state)
     static const char *const patterns[] = {"\\\\w+\\\\s",   "^\\\\s+", "$",
                                            "\\\\p{L}{5,} ", "(?<=a) ", "the end "};
     bool usable[TEXT_BREAK_COUNT];
-    (void)state;
     for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
         struct tokenizer *t = open_named(names[n]);
         tokenizer_breaks(t, usable);
@@ -260,7 +256,6 @@ static void test_refused(void **state)
          "\"model\":{\"type\":\"BPE\",\"vocab\":{},\"merges\":[]}}",
          "9000000"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct error err;
         struct tokenizer *t;
@@ -280,7 +275,6 @@ static void test_hostile(void **state)
     struct error err;
     struct tokenizer *t;
     struct token_list list = {0};
-    (void)state;
     assert_int_equal(tokenizer_parse(&t, json, strlen(json), &err), 0);
     struct encoder *e = encoder_create(t);
     assert_int_equal(encoder_encode(e, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab", 42, true, &list, &err),
@@ -319,7 +313,6 @@ static void test_utf8(void **state)
                 {"\xF0\x9F\x98\x80", 4, 4},
                 {"12345678\x80", 9, 8},
                 {"a\0b", 3, 3}};
-    (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         assert_int_equal(utf8_invalid(rows[i].text, rows[i].bytes), rows[i].invalid);
 }

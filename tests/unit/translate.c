@@ -33,7 +33,6 @@ static bool whole(const char *text)
 
 static void lines_break_between_characters(void **state)
 {
-    (void)state;
     for (size_t t = 0; t < sizeof texts / sizeof *texts; t++)
         for (int columns = 1; columns < 80; columns++) {
             const char *rest = texts[t];
@@ -66,7 +65,6 @@ static int format(char *dst, size_t size, const char *text, ...)
 
 static void truncated_texts_end_with_a_whole_character(void **state)
 {
-    (void)state;
     for (size_t t = 0; t < sizeof texts / sizeof *texts; t++)
         for (size_t size = 1; size < 100; size++) {
             char *dst = malloc(size); /* exact: a sanitizer sees a byte too many */
@@ -82,7 +80,6 @@ static void truncated_texts_end_with_a_whole_character(void **state)
 static void padding_counts_columns(void **state)
 {
     char text[64];
-    (void)state;
     snprintf(text, sizeof text, "[%*s]", PAD(-8, "显存"));
     assert_string_equal(text, "[显存    ]");
     snprintf(text, sizeof text, "[%*s]", PAD(8, "显存"));
@@ -92,7 +89,6 @@ static void padding_counts_columns(void **state)
 
 static void a_missing_catalogue_leaves_english(void **state)
 {
-    (void)state;
     assert_false(translate_open("/nowhere/meopt.mo"));
     assert_false(translate_open("/dev/null"));
     assert_string_equal(translation("loss"), "loss");
@@ -125,7 +121,6 @@ static void messages_go_through_files_in_english(void **state)
     char path[4096], from[2048], text[2048], back[2048], again[2048];
     ssize_t n = readlink("/proc/self/exe", path, sizeof path - 64);
     int count = 0, same = 0;
-    (void)state;
     assert_true(n > 0);
     path[n] = 0;
     *strrchr(path, '/') = 0;

@@ -27,7 +27,6 @@ static uint8_t *read_image(const char *name, size_t *size)
 
 static void images_equal_pil(void **state)
 {
-    (void)state;
     struct weights *w;
     struct error err = {0};
     assert_int_equal(weights_open(&w, DIRECTORY "decoded.safetensors", &err), 0);
@@ -54,7 +53,6 @@ static void images_equal_pil(void **state)
 
 static void what_ends_too_early_is_refused(void **state)
 {
-    (void)state;
     static const char *const names[] = {"lossy.webp", "lossless.webp", "alpha_lossy.webp", "animated.webp"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         size_t size;
@@ -77,7 +75,6 @@ static void what_ends_too_early_is_refused(void **state)
 
 static void a_frame_outside_its_canvas_is_refused(void **state)
 {
-    (void)state;
     size_t size;
     uint8_t *bytes = read_image("animated_beside.webp", &size), *frame = memmem(bytes, size, "ANMF", 4);
     assert_non_null(frame);
@@ -94,7 +91,6 @@ static void a_frame_outside_its_canvas_is_refused(void **state)
 
 static void other_file_types_are_reported_by_name(void **state)
 {
-    (void)state;
     static const struct {
         const char *bytes;
         size_t size;

@@ -114,7 +114,6 @@ static int write_file(const char *path, const struct weights_row *rows, int64_t 
 
 static void what_is_written_is_read_again(void **state)
 {
-    (void)state;
     static const char *const names[] = {"sample.pt", "sample.safetensors"};
     struct sample s;
     struct error err = {0};
@@ -156,7 +155,6 @@ static void what_is_written_is_read_again(void **state)
 
 static void payloads_of_a_pt_are_aligned_to_64_bytes(void **state)
 {
-    (void)state;
     struct sample s;
     struct error err = {0};
     struct weights *w;
@@ -172,7 +170,6 @@ static void payloads_of_a_pt_are_aligned_to_64_bytes(void **state)
 
 static void more_members_than_16_bits_count(void **state)
 {
-    (void)state;
     enum { COUNT = 66000 };
     struct weights_row *rows = xcalloc(COUNT, sizeof *rows);
     char(*names)[16] = xcalloc(COUNT, sizeof *names);
@@ -233,7 +230,6 @@ static void put_central(uint8_t **p, const char *name, uint64_t bytes, uint64_t 
 
 static void a_sparse_file_beyond_4_gib_is_read(void **state)
 {
-    (void)state;
     /* {"big": 1.25 G floats in storage 0, "tail": 3 floats in storage 1} */
     const uint64_t big_bytes = (uint64_t)5 << 30;
     uint8_t pickle[512], *p = pickle, directory_bytes[1024], *d = directory_bytes;
@@ -315,7 +311,6 @@ static int refuse_in_the_middle(void *context, size_t offset, void *dst, size_t 
 
 static void a_full_disk_leaves_no_file(void **state)
 {
-    (void)state;
     static const char *const names[] = {"full.pt", "full.safetensors"};
     char *dir = in_directory("full");
     struct sample s;
@@ -359,7 +354,6 @@ static void a_full_disk_leaves_no_file(void **state)
 
 static void what_could_not_be_read_again_is_not_written(void **state)
 {
-    (void)state;
     static const float zero;
     struct error err = {0};
     char *path = in_directory("never.pt");
@@ -385,7 +379,6 @@ static void what_could_not_be_read_again_is_not_written(void **state)
 /* Long: 4.3 GiB are really written. */
 static void a_pt_beyond_4_gib_is_written(void **state)
 {
-    (void)state;
     if (!getenv("MEOPT_LONG")) skip();
     const int64_t count = (int64_t)4300 << 18; /* 4300 MiB of floats */
     float *values = calloc((size_t)count, 4), last[2];
@@ -411,7 +404,6 @@ static void a_pt_beyond_4_gib_is_written(void **state)
 
 static int clean(void **state)
 {
-    (void)state;
     struct error err;
     return file_remove_tree(directory, &err);
 }

@@ -90,7 +90,6 @@ static void overwrite(const char *path, const void *data, size_t bytes)
 
 static void a_file_cut_at_any_length_is_refused(void **state)
 {
-    (void)state;
     static const char *const names[] = {"small.pt", "small.safetensors", "small.legacy"};
     for (int i = 0; i < 3; i++) {
         char *data;
@@ -114,7 +113,6 @@ static void a_file_cut_at_any_length_is_refused(void **state)
  * two formats have none, so there the values, types or names may differ, but nothing worse may happen. */
 static void a_single_wrong_bit_is_noticed_in_a_pt_and_harmless_elsewhere(void **state)
 {
-    (void)state;
     static const char *const names[] = {"small.pt", "small.safetensors", "small.legacy"};
     for (int i = 0; i < 3; i++) {
         char *data;
@@ -187,7 +185,6 @@ static void write_bomb(const char *path, const struct bomb *bomb)
 /* The whole promise - 2 s and 256 MiB - for each, in a process of its own, whose peak is its own too. */
 static void what_wants_to_grow_is_refused_in_2_s_and_256_mib(void **state)
 {
-    (void)state;
     char *path = in_directory("bomb");
     for (size_t i = 0; i < sizeof bombs / sizeof *bombs; i++) {
         write_bomb(path, &bombs[i]);
@@ -215,7 +212,6 @@ static void what_wants_to_grow_is_refused_in_2_s_and_256_mib(void **state)
 
 static int clean(void **state)
 {
-    (void)state;
     struct error err;
     return file_remove_tree(directory, &err);
 }

@@ -66,7 +66,6 @@ static const struct {
 
 static void every_form_of_a_state_dict_is_understood(void **state)
 {
-    (void)state;
     static const char header[] =
         "\x80\2\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.\x80\2M\xe9\3.\x80\2}.";
     static const char keys[] = "\x80\2](" TEXT("\1", "0") "e.\4\0\0\0\0\0\0\0";

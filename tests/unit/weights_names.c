@@ -71,7 +71,6 @@ static const struct {
 
 static void a_tower_is_found_under_the_prefixes_of_wrappers(void **state)
 {
-    (void)state;
     static const float values[] = {1, 2};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct weights *w = file_of(cases[i].names, values);
@@ -96,7 +95,6 @@ static void a_tower_is_found_under_the_prefixes_of_wrappers(void **state)
 
 static void nan_and_infinity_are_reported_with_name_count_and_index(void **state)
 {
-    (void)state;
     static const char *const names[] = {"visual.proj", NULL};
     static const struct {
         float values[2];

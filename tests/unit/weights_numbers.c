@@ -31,7 +31,6 @@ static float bf16_value(uint16_t b)
 
 static void every_16_bit_number_survives(void **state)
 {
-    (void)state;
     for (uint32_t i = 0; i < 65536; i++) {
         uint16_t in = (uint16_t)i, out;
         float f, expected = half_value(in);
@@ -61,7 +60,6 @@ static uint16_t nearest(double v, uint16_t a, float (*value)(uint16_t), double i
 
 static void doubles_and_integers_are_rounded_once(void **state)
 {
-    (void)state;
     /* around the middle between each two neighbours: exactly on it, and off it by less than a float
      * resolves */
     static const enum dtype types[] = {DTYPE_BF16, DTYPE_F16};
@@ -99,7 +97,6 @@ static void doubles_and_integers_are_rounded_once(void **state)
 /* Small integers of every type, from aligned and unaligned places, to each floating type. */
 static void integers_keep_their_values(void **state)
 {
-    (void)state;
     static const int64_t i64[] = {-3, 0, 100, 1 << 20};
     static const int32_t i32[] = {-3, 0, 100, 1 << 20};
     static const int16_t i16[] = {-3, 0, 100, -32768};
@@ -129,7 +126,6 @@ static void integers_keep_their_values(void **state)
 /* Every count around the block of the converter, every alignment: the same as element by element. */
 static void any_length_and_alignment_gives_the_same(void **state)
 {
-    (void)state;
     static const enum dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_F64, DTYPE_I64, DTYPE_I16};
     static uint8_t in[2100 * 8 + 8], whole[2100 * 4 + 8];
     uint32_t random = 3;
@@ -153,7 +149,6 @@ static void any_length_and_alignment_gives_the_same(void **state)
 
 static void crc32_equals_the_published_check_value(void **state)
 {
-    (void)state;
     assert_int_equal(crc32_zip(0, "123456789", 9), 0xCBF43926u); /* the polynomial's catalogue entry */
     uint8_t data[1000];
     uint32_t random = 7;
