@@ -1,6 +1,6 @@
 #!/bin/sh
 # Every key of the table is read by code outside core/config: c->train.steps, config.train.steps, and for a tower's also
-# tower->width where a struct config_tower is given, images->mean where a struct config_images is. Comments, texts and assignments are no reading.
+# tower->width where a struct config_tower is given, images->mean where a struct config_images is. Rows of FACTS are read by one loop. Comments, texts and assignments are no reading.
 set -eu
 . "$MEOPT_SOURCE/tests/lib.sh"
 dir=$work
@@ -26,7 +26,8 @@ code() { # tree
         }
         END { printf "%s", towers >FILE }' FILE="$dir/towers" >"$dir/all"
     end='([^a-z_0-9 =]| +[^ =]| *==|$)' # of the name, with no assignment after it
-    { LC_ALL=C grep -oE "(->|[a-z]\\.)[a-z_]+\\.[a-z_0-9]+$end" "$dir/all"; LC_ALL=C grep -oE "(tower|images)->[a-z_0-9]+$end" "$dir/towers"; } |
+    { LC_ALL=C grep -oE "(->|[a-z]\\.)[a-z_]+\\.[a-z_0-9]+$end" "$dir/all"; LC_ALL=C grep -oE "(tower|images)->[a-z_0-9]+$end" "$dir/towers"
+        ! grep -q 'fact_rows\[f\]\.name' "$dir/towers" || sed -n 's/^ *F([A-Z_]*, *\([a-z_]*\),.*/tower->\1/p' "$1/core/model/facts.h"; } |
         sed -E 's/^(->|[a-z]\.)//; s/([a-z_]+(\.|->)[a-z_0-9]+).*/\1/' | sort -u >"$dir/reads"
 }
 unread() { # keys on stdin
@@ -55,6 +56,7 @@ mkdir "$dir/tree"
 cp -r "$MEOPT_SOURCE/core" "$MEOPT_SOURCE/cli" "$dir/tree"
 find "$dir/tree" -name '*.c' -exec sed -i 's,c->optim\.nesterov,0 /* c->optim.nesterov */,; s/tower->pos_grid/0/g; s/tower->dtype ==/0 ==/
     s,^.*c->optim\.beta1;,c->optim.beta1 = 0.9;,; s/config_cards(c/count("c->device.cards"/' {} +
+sed -i '/F(POS_GRID,/d' "$dir/tree/core/model/facts.h"
 code "$dir/tree"
 found=$(unread <"$dir/keys" | tr '\n' ' ')
 [ "$found" = "model_t.pos_grid model_t.dtype model_s.pos_grid model_s.dtype optim.beta1 optim.nesterov " ] || fail "of six unread keys the walk names: $found"
