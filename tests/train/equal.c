@@ -7,6 +7,7 @@
  *     test_equal FILE      one rank of those that mpirun has started: writes its weights and losses */
 #include "tests/train/equal.h"
 #include "core/base/file.h"
+#include "core/base/memory.h"
 
 static bool thorough;
 
