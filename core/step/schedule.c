@@ -166,13 +166,13 @@ static int need(void *context, int group, int next, struct error *err)
 static int run_pass(struct step *s, struct tower *tower, struct group_pass pass, bool whole,
                     struct error *err)
 {
-    s->tower = tower;
+    s->tower = pass.tower = tower;
     pass.by = pass.from > pass.to ? -1 : 1;
     pass.count = s->t->schedule.count;
     pass.whole = whole;
     pass.context = s;
     pass.need = whole ? NULL : need;
-    return s->t->stages ? pipeline_run(s->t, tower, &pass, -1, err) : group_pass_run(&pass, err);
+    return s->t->stages ? pipeline_run(s->t, &pass, err) : group_pass_run(&pass, err);
 }
 
 /* ---- forward: x_g -> x_g+1, then the loss ---- */

@@ -83,7 +83,9 @@ int schedule_land(struct step *s, struct in_flight *flight, struct error *err);
 struct group_pass {
     int from, to, by;
     int64_t count;
-    bool whole; /* `compute` is called once, and computes all groups */
+    bool whole;               /* `compute` is called once, and computes all groups */
+    struct tower *tower;      /* NULL: of a simulation */
+    const struct batch *only; /* its micro-batch; NULL: those of the step */
     void *context;
     int (*need)(void *context, int group, int next, struct error *err); /* weights; may be NULL */
     int (*compute)(void *context, int64_t slot, int group, struct error *err);

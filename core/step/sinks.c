@@ -33,11 +33,13 @@ static int diverged_or(const struct step *s, int status, const struct meopt_erro
     return status ? trainer_library_error(library, err) : 0;
 }
 
-int step_begin_updates(const struct step *s, int check, struct error *err)
+int step_begin_updates(struct step *s, struct error *err)
 {
     struct meopt_error library = {0};
-    return meopt_step_begin(s->t->opt, s->step, s->lr, check, &library) ? trainer_library_error(&library, err)
-                                                                        : 0;
+    /* two backward passes are bit-identical, and the first was finite; sums of ranks are not checked */
+    int check = s->order->twice || s->t->dp ? 0 : s->t->micro == s->t->batch ? 2 : 1;
+    int status = meopt_step_begin(s->t->opt, s->step, s->lr, check, &library);
+    return status ? trainer_library_error(&library, err) : 0;
 }
 
 int step_end_updates(struct step *s, int code, double (*squares)(const struct trainer *t, int group),
@@ -58,13 +60,6 @@ int step_end_updates(struct step *s, int code, double (*squares)(const struct tr
     if (!code && ended) code = trainer_library_error(&library, err);
     if (!s->normed) s->result->grad_norm = stats.grad_norm;
     return code;
-}
-
-/* Two backward passes are bit-identical, and the first was finite. A gradient of one micro-batch is checked
- * until a tensor has stepped. */
-static int begin(struct step *s, struct error *err)
-{
-    return step_begin_updates(s, s->order->twice ? 0 : s->t->micro == s->t->batch ? 2 : 1, err);
 }
 
 static int end(struct step *s, int code, struct error *err)
@@ -137,7 +132,7 @@ static int released_apply(struct step *s, int group, struct error *err)
 
 const struct sink sink_released = {.measure = released_measure,
                                    .measured = released_measured,
-                                   .begin = begin,
+                                   .begin = step_begin_updates,
                                    .apply = released_apply,
                                    .end = end};
 
@@ -188,7 +183,7 @@ static int accumulated_apply(struct step *s, int group, struct error *err)
 
 const struct sink sink_accumulated = {.take = accumulate,
                                       .measured = accumulated_measured,
-                                      .begin = begin,
+                                      .begin = step_begin_updates,
                                       .apply = accumulated_apply,
                                       .end = end,
                                       .reads_losses = true};
@@ -251,6 +246,6 @@ static int grouped_end(struct step *s, int code, struct error *err)
 const struct sink sink_grouped = {.take = accumulate,
                                   .measure = grouped_measure,
                                   .measured = grouped_measured,
-                                  .begin = begin,
+                                  .begin = step_begin_updates,
                                   .apply = grouped_apply,
                                   .end = grouped_end};

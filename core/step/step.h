@@ -42,7 +42,7 @@ int step_dry(struct trainer *t, int backwards, struct error *err);
 extern const struct sink sink_kept, sink_released, sink_accumulated, sink_grouped, sink_ranks;
 /* Begin and end the updates of a step. After groups were clipped by their own norms: `exchange` (may be NULL)
  * makes these known, then their `squares` are added up. */
-int step_begin_updates(const struct step *s, int check, struct error *err);
+int step_begin_updates(struct step *s, struct error *err);
 int step_end_updates(struct step *s, int code, double (*squares)(const struct trainer *t, int group),
                      int (*exchange)(struct trainer *t, struct error *err), struct error *err);
 
@@ -103,9 +103,8 @@ bool pipeline_divides_teacher(const struct trainer *t);
 /* Returns the size of the residual stream of a micro-batch. */
 int64_t pipeline_stream_bytes(const struct tower *tower, int64_t samples);
 void pipeline_close(struct trainer *t);
-/* Runs a pass over the groups of all stages. samples: of the only micro-batch; -1: the step's. */
-int pipeline_run(struct trainer *t, struct tower *tower, const struct group_pass *pass, int64_t samples,
-                 struct error *err);
+/* Runs a pass over the groups of all stages. */
+int pipeline_run(struct trainer *t, const struct group_pass *pass, struct error *err);
 /* A forward pass of one micro-batch, which all ranks of the replica have; stage 0 has the output. count 0:
  * only joins the collectives of the other replicas. */
 int pipeline_forward(struct trainer *t, struct tower *tower, const struct batch *batch, struct error *err);

@@ -1,15 +1,8 @@
-/* Breadth-first rounds (train.rounds breadth): all micro-batches of this rank pass one group before the next
- * one, forward and backward. Weights that are streamed or gathered are loaded once per pass, not once per
- * micro-batch. A group steps after its last micro-batch, so accumulators of one group are enough. Activations
- * of all micro-batches are kept: the inputs of the blocks, and the streams between groups. Blocks are
- * recomputed in backward.
- *
- * With train.wave M, M micro-batches run forward and backward before the next ones: a wave. Weights are
- * loaded once per wave and pass, and activations of one wave are kept. Between waves the accumulators of all
- * groups are, as in depth-first rounds, which are waves of one micro-batch.
- *
- * Each group adds up the gradients of its micro-batches in the order of depth-first rounds, so that no bit
- * changes. Exact clipping needs the norm of all groups: a first backward pass measures it. */
+/* Which order of rounds a step has. Breadth-first (train.rounds breadth) weights that are streamed or
+ * gathered are loaded once per wave and pass, not once per micro-batch, and accumulators of one group are
+ * enough; but activations of all micro-batches of the wave are kept: the inputs of the blocks, which are
+ * recomputed, and the streams between groups. In several waves (train.wave) the accumulators of all groups
+ * are kept as well. A group adds up its gradients in the order of depth-first rounds, so that no bit changes. */
 #include "core/step/step.h"
 
 #include <stdio.h>

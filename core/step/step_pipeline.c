@@ -31,20 +31,6 @@ struct pipeline {
     int64_t *begin;                        /* (groups) first tick of each */
 };
 
-/* What a stage runs. samples: of the only micro-batch; -1: the step's micro-batches. */
-struct stage_pass {
-    struct trainer *t;
-    struct tower *tower;
-    const struct group_pass *groups;
-    int64_t samples;
-};
-
-/* A forward pass of one micro-batch. */
-struct pipeline_forward {
-    struct tower *tower;
-    const struct batch *batch;
-};
-
 int pipeline_open(struct trainer *t, struct error *err)
 {
     int stages = (int)t->config->dist.pipeline, ranks = t->ranks.size;
@@ -98,24 +84,17 @@ void pipeline_close(struct trainer *t)
     free(p);
 }
 
-static int stage_of(const struct stage_pass *p, int group)
+static int stage_of(const struct trainer *t, const struct group_pass *pass, int group)
 {
-    return stage_of_group(p->t->stages->size, p->tower->group_count, group);
-}
-
-static int64_t samples_of(const struct stage_pass *p, int64_t slot)
-{
-    return p->samples < 0 ? step_micro_images(p->t, p->t->schedule.first + slot) : p->samples;
+    return stage_of_group(t->stages->size, pass->tower->group_count, group);
 }
 
 /* Sets the ticks of a pass, and returns their number. */
-static int64_t set_ticks(const struct stage_pass *p)
+static int64_t set_ticks(const struct trainer *t, const struct group_pass *pass)
 {
-    const struct group_pass *pass = p->groups;
-    int64_t tick = 0, *begin = p->t->pipeline->begin,
-            *ready = xcalloc((size_t)p->t->stages->size, sizeof *ready);
+    int64_t tick = 0, *begin = t->pipeline->begin, *ready = xcalloc((size_t)t->stages->size, sizeof *ready);
     for (int g = pass->from; g != pass->to + pass->by; g += pass->by) {
-        int64_t *stage = &ready[stage_of(p, g)];
+        int64_t *stage = &ready[stage_of(t, pass, g)];
         if (tick < *stage) tick = *stage;
         begin[g] = tick++;
         *stage = begin[g] + pass->count;
@@ -125,12 +104,12 @@ static int64_t set_ticks(const struct stage_pass *p)
 }
 
 /* Returns the group that a stage computes in a tick, and for which micro-batch; -1: none. */
-static int group_at(const struct stage_pass *p, int stage, int64_t tick, int64_t *slot)
+static int group_at(const struct trainer *t, const struct group_pass *pass, int stage, int64_t tick,
+                    int64_t *slot)
 {
-    const struct group_pass *pass = p->groups;
     for (int g = pass->from; g != pass->to + pass->by; g += pass->by) {
-        *slot = tick - p->t->pipeline->begin[g];
-        if (stage_of(p, g) == stage && *slot >= 0 && *slot < pass->count) return g;
+        *slot = tick - t->pipeline->begin[g];
+        if (stage_of(t, pass, g) == stage && *slot >= 0 && *slot < pass->count) return g;
     }
     return -1;
 }
@@ -159,42 +138,39 @@ static int begin_message(struct trainer *t, struct tower *tower, int64_t slot, i
 }
 
 /* Returns this stage's next group in a pass; -1: none. */
-static int next_own(const struct stage_pass *p, int group)
+static int next_own(const struct group_pass *pass, int group)
 {
-    while (group != p->groups->to)
-        if (tower_owns(p->tower, group += p->groups->by)) return group;
+    while (group != pass->to)
+        if (tower_owns(pass->tower, group += pass->by)) return group;
     return -1;
 }
 
 /* What happens in a tick at `stage`: it computes and sends, and the stage of the next group receives. */
-static int stage_tick(const struct stage_pass *p, int stage, int64_t tick, struct error *err)
+static int stage_tick(struct trainer *t, const struct group_pass *pass, int stage, int64_t tick,
+                      struct error *err)
 {
-    struct trainer *t = p->t;
-    const struct group_pass *pass = p->groups;
     int64_t slot;
-    int group = group_at(p, stage, tick, &slot), here = t->stages->rank, code = 0;
+    int group = group_at(t, pass, stage, tick, &slot), here = t->stages->rank, code = 0;
     if (group < 0) return 0;
-    int64_t samples = samples_of(p, slot);
-    int to = group == pass->to ? stage : stage_of(p, group + pass->by);
+    int64_t samples = pass->only ? pass->only->count : step_micro_images(t, t->schedule.first + slot);
+    int to = group == pass->to ? stage : stage_of(t, pass, group + pass->by);
     bool own = stage == here;
     if (own) code = comm_end(t->stages, &t->pipeline->receives[slot].job, err);
     if (own && samples && !code) code = pass->compute(pass->context, slot, group, err);
     if (samples && !code && to != stage && (own || to == here))
-        code = begin_message(t, p->tower, slot, samples, own ? to : stage, !own, err);
+        code = begin_message(t, pass->tower, slot, samples, own ? to : stage, !own, err);
     return !code && pass->computed ? pass->computed(pass->context, slot, group, own, err) : code;
 }
 
-int pipeline_run(struct trainer *t, struct tower *tower, const struct group_pass *pass, int64_t samples,
-                 struct error *err)
+int pipeline_run(struct trainer *t, const struct group_pass *pass, struct error *err)
 {
-    const struct stage_pass p = {t, tower, pass, samples};
-    int64_t ticks = set_ticks(&p), slot;
+    int64_t ticks = set_ticks(t, pass), slot;
     int code = 0;
     for (int64_t tick = 0; tick < ticks && !code; tick++) {
-        int own = group_at(&p, t->stages->rank, tick, &slot);
-        if (own >= 0 && slot == 0) code = tower_need(tower, own, next_own(&p, own), err);
+        int own = group_at(t, pass, t->stages->rank, tick, &slot);
+        if (own >= 0 && slot == 0) code = tower_need(pass->tower, own, next_own(pass, own), err);
         for (int stage = 0; stage < t->stages->size && !code; stage++)
-            code = stage_tick(&p, stage, tick, err);
+            code = stage_tick(t, pass, stage, tick, err);
     }
     /* a divergence is known to all ranks; for another error they would wait, and this rank for them */
     if (code && code != EXIT_DIVERGED && code != EXIT_RANK_LOST) comm_fail(&t->ranks, code, err);
@@ -211,20 +187,22 @@ int pipeline_run(struct trainer *t, struct tower *tower, const struct group_pass
 
 static int forward_batch(void *context, int64_t slot, int group, struct error *err)
 {
-    const struct pipeline_forward *f = context;
+    const struct group_pass *pass = context;
     (void)err;
-    tower_forward_group(f->tower, f->batch, slot, group);
+    tower_forward_group(pass->tower, pass->only, slot, group);
     return 0;
 }
 
 int pipeline_forward(struct trainer *t, struct tower *tower, const struct batch *batch, struct error *err)
 {
-    struct pipeline_forward f = {tower, batch};
-    return pipeline_run(
-        t, tower,
-        &(struct group_pass){
-            .to = tower->group_count - 1, .by = 1, .count = 1, .context = &f, .compute = forward_batch},
-        batch->count, err);
+    struct group_pass pass = {.tower = tower,
+                              .to = tower->group_count - 1,
+                              .by = 1,
+                              .count = 1,
+                              .only = batch,
+                              .context = &pass,
+                              .compute = forward_batch};
+    return pipeline_run(t, &pass, err);
 }
 
 int step_tower_forward(struct trainer *t, struct tower *tower, const struct batch *batch, struct error *err)

@@ -460,8 +460,6 @@ static int exchange_norms(struct trainer *t, struct error *err)
     return t->stages ? comm_all_reduce(t->stages, COMM_SUM, norms, groups, err) : 0;
 }
 
-static int begin(struct step *s, struct error *err) { return step_begin_updates(s, 0, err); }
-
 static int apply(struct step *s, int group, struct error *err)
 {
     struct trainer *t = s->t;
@@ -525,7 +523,7 @@ const struct sink sink_ranks = {.take = take,
                                 .measure = measure,
                                 .apply = apply,
                                 .measured = measured,
-                                .begin = begin,
+                                .begin = step_begin_updates,
                                 .end = end};
 
 int dp_settle(struct trainer *t, int code, struct error *err)

@@ -92,14 +92,15 @@ static int run_passes(struct stage *s, struct trainer *t)
     if (s->one_by_one) t->stages->overlaps = false;
     s->micro_batches = (int)t->schedule.rounds;
     for (int back = 0; back < 2 && !code; back++) {
-        struct group_pass pass = {.from = back ? last : 0,
+        struct group_pass pass = {.tower = t->student,
+                                  .from = back ? last : 0,
                                   .to = back ? 0 : last,
                                   .by = back ? -1 : 1,
                                   .count = t->schedule.rounds,
                                   .context = s,
                                   .compute = compute};
         self = s;
-        code = pipeline_run(t, t->student, &pass, -1, &s->err);
+        code = pipeline_run(t, &pass, &s->err);
         self = NULL;
         if (!code) code = comm_all_reduce(&t->ranks, COMM_MAX, &s->now, 1, &s->err); /* of the loss */
         s->link = s->now;
