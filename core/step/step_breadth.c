@@ -2,7 +2,7 @@
  * gathered are loaded once per wave and pass, not once per micro-batch, and accumulators of one group are
  * enough; but activations of all micro-batches of the wave are kept: the inputs of the blocks, which are
  * recomputed, and the streams between groups. In several waves (train.wave) the accumulators of all groups
- * are kept as well. A group adds up its gradients in the order of depth-first rounds, so that no bit changes. */
+ * are kept as well. A group adds its gradients up in the order of depth-first rounds: no bit changes. */
 #include "core/step/step.h"
 
 #include <stdio.h>
