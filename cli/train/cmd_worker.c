@@ -73,7 +73,7 @@ static int64_t saving_bytes(const struct trainer *t)
     int64_t bytes = 0;
     for (int i = 0; i < t->saved_count; i++)
         bytes += t->student->parameters[t->saved[i]].count * (int64_t)sizeof(float);
-    for (int i = 0; i < t->tensor_count; i++) bytes += (int64_t)meopt_state_bytes(t->opt, (size_t)i);
+    for (int i = 0; i < t->tensors.count; i++) bytes += (int64_t)meopt_state_bytes(t->opt, (size_t)i);
     return bytes;
 }
 

@@ -104,9 +104,9 @@ static int accumulated_group(const struct trainer *t)
     bool shared = t->schedule.breadth && schedule_waves(&t->schedule) == 1;
     for (int group = 0; group < t->student->group_count && shared; group++) {
         size_t bytes = 0;
-        for (int i = 0; i < t->tensor_count; i++) {
+        for (int i = 0; i < t->tensors.count; i++) {
             struct meopt_tensor_info info;
-            if (t->student->parameters[t->parameter_of[i]].group == group &&
+            if (t->student->parameters[t->tensors.parameter[i]].group == group &&
                 !meopt_info(t->opt, (size_t)i, &info))
                 bytes += info.bytes.accumulators;
         }
@@ -122,7 +122,7 @@ static void add_states(struct rows *rows, const struct trainer *t)
     struct meopt_bytes held = {0};
     (void)meopt_held(t->opt, &held);
     add_row(rows, MEMORY_WORKSPACE, _("matrices of muon"), held.workspace);
-    for (int i = 0; i < t->tensor_count; i++) {
+    for (int i = 0; i < t->tensors.count; i++) {
         struct meopt_tensor_info info;
         char name[EXPLAIN_NAME + 32];
         if (meopt_info(t->opt, (size_t)i, &info)) continue;
@@ -135,7 +135,7 @@ static void add_states(struct rows *rows, const struct trainer *t)
         snprintf(name, sizeof name, _("moments of %s"), info.name);
         if (here) add_row(rows, MEMORY_OPTIMIZER, name, info.bytes.moments);
         snprintf(name, sizeof name, _("accumulator of %s"), info.name);
-        if (accumulated < 0 || t->student->parameters[t->parameter_of[i]].group == accumulated)
+        if (accumulated < 0 || t->student->parameters[t->tensors.parameter[i]].group == accumulated)
             add_row(rows, MEMORY_GRADIENTS, name, info.bytes.accumulators);
     }
 }

@@ -95,7 +95,7 @@ static void count_streamed(struct plan *p, const struct trainer *t)
 static int64_t checkpoint_bytes(const struct trainer *t, const struct meopt_bytes *held, const struct plan *p)
 {
     double records = 0;
-    for (int i = 0; i < t->tensor_count; i++) records += (double)meopt_state_bytes(t->opt, (size_t)i);
+    for (int i = 0; i < t->tensors.count; i++) records += (double)meopt_state_bytes(t->opt, (size_t)i);
     if (dp_sharded(t) && held->parameters)
         records *= (double)p->trained_parameters / (double)held->parameters;
     bool adapters = t->student->options.lora.rank > 0;
@@ -124,8 +124,8 @@ static double bubble_of(const struct trainer *t, const struct tower *tower)
 /* Adds up the tensors of each rule, and lists their names once. */
 static void count_rules(struct plan *p, const struct trainer *t)
 {
-    for (int i = 0; i < t->tensor_count; i++) {
-        const struct parameter *q = &t->student->parameters[t->parameter_of[i]];
+    for (int i = 0; i < t->tensors.count; i++) {
+        const struct parameter *q = &t->student->parameters[t->tensors.parameter[i]];
         struct plan_rule *r = &p->rules[meopt_tensor_rule(t->opt, (size_t)i)];
         char name[EXPLAIN_NAME + 4];
         r->tensors++;
@@ -142,7 +142,7 @@ static void count_rules(struct plan *p, const struct trainer *t)
 static int64_t matrices_offloaded(const struct trainer *t)
 {
     int64_t bytes = 0;
-    for (int i = 0; i < t->tensor_count; i++) {
+    for (int i = 0; i < t->tensors.count; i++) {
         struct meopt_tensor_info info;
         bool twice = meopt_tensor_offloaded(t->opt, (size_t)i) &&
                      RULE_HAS(meopt_tensor_rule(t->opt, (size_t)i), WITH_MATRICES);
@@ -158,8 +158,8 @@ static double orthogonal_flops(const struct trainer *t)
     const struct config *c = t->config;
     double flops = 0;
     bool card = t->device->optim->asynchronous;
-    for (int i = 0; i < t->tensor_count; i++) {
-        const struct parameter *p = &t->student->parameters[t->parameter_of[i]];
+    for (int i = 0; i < t->tensors.count; i++) {
+        const struct parameter *p = &t->student->parameters[t->tensors.parameter[i]];
         if (!RULE_HAS(meopt_tensor_rule(t->opt, (size_t)i), WITH_MATRICES)) continue;
         int64_t all = p->rows[0] ? p->rows[0] + p->rows[1] + p->rows[2] : p->shape[0];
         for (int k = 0; k < 3 && (k == 0 || p->rows[k]); k++) {

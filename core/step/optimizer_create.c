@@ -131,9 +131,9 @@ static size_t largest_group(const struct trainer *t, const struct meopt_options 
     size_t most = 0;
     for (int group = 0; group < t->student->group_count; group++) {
         size_t bytes = 0;
-        for (int i = 0; i < t->tensor_count; i++) {
+        for (int i = 0; i < t->tensors.count; i++) {
             struct meopt_tensor_info info;
-            if (t->student->parameters[t->parameter_of[i]].group == group &&
+            if (t->student->parameters[t->tensors.parameter[i]].group == group &&
                 meopt_plan_tensor(options, &table[i], &info, NULL) == MEOPT_OK)
                 bytes += info.bytes.moments + info.bytes.correction;
         }
@@ -174,26 +174,26 @@ int create_optimizer(struct trainer *t, struct error *err)
     struct meopt_tensor *table = xcalloc((size_t)t->student->parameter_count, sizeof *table);
     int *groups = xcalloc((size_t)t->student->parameter_count, sizeof *groups);
     if (t->schedule.breadth && schedule_waves(&t->schedule) == 1 && !t->dp) options.accumulator_sets = groups;
-    t->tensor_of = xcalloc((size_t)t->student->parameter_count, sizeof *t->tensor_of);
-    t->parameter_of = xcalloc((size_t)t->student->parameter_count, sizeof *t->parameter_of);
-    t->tensors = xcalloc((size_t)t->student->parameter_count, sizeof *t->tensors);
-    t->gradients = xcalloc((size_t)t->student->parameter_count, sizeof *t->gradients);
+    t->tensors.of = xcalloc((size_t)t->student->parameter_count, sizeof *t->tensors.of);
+    t->tensors.parameter = xcalloc((size_t)t->student->parameter_count, sizeof *t->tensors.parameter);
+    t->tensors.given = xcalloc((size_t)t->student->parameter_count, sizeof *t->tensors.given);
+    t->tensors.gradients = xcalloc((size_t)t->student->parameter_count, sizeof *t->tensors.gradients);
     for (int i = 0; i < t->student->parameter_count; i++) {
         struct parameter *p = &t->student->parameters[i];
-        t->tensor_of[i] = -1;
+        t->tensors.of[i] = -1;
         if (!p->trained) continue;
-        table[t->tensor_count] = tensor_row(t, i, options.weights);
+        table[t->tensors.count] = tensor_row(t, i, options.weights);
         int wide = 0; /* dimensions above 1; with fewer than 2 the optimizer requires fp32 weights */
         for (int d = 0; d < p->ndim; d++) wide += p->shape[d] != 1;
         if (!code && wide < 2 && p->weight_type != DTYPE_F32 && !p->master && !p->small)
             code = error_set(err, EXIT_CONFIG, "choose widths above 1",
                              "%s of the student has a single row or column", p->name);
-        groups[t->tensor_count] = p->group;
-        t->parameter_of[t->tensor_count] = i;
-        t->tensor_of[i] = t->tensor_count++;
+        groups[t->tensors.count] = p->group;
+        t->tensors.parameter[t->tensors.count] = i;
+        t->tensors.of[i] = t->tensors.count++;
     }
     if (options.offload) options.offload_ring_bytes = largest_group(t, &options, table);
-    int status = code ? MEOPT_OK : meopt_create(&t->opt, &options, table, (size_t)t->tensor_count, &library);
+    int status = code ? MEOPT_OK : meopt_create(&t->opt, &options, table, (size_t)t->tensors.count, &library);
     if (status) code = trainer_library_error(&library, err);
     else if (!code && options.offload && t->ranks.rank == 0) report_offload(t, &options);
     if (status == MEOPT_NO_MEMORY && t->device->memory_error.code) { /* it lists the allocations */

@@ -13,16 +13,17 @@ static struct meopt_gradient gradient_of(const struct parameter *p)
     return (struct meopt_gradient){p->grad, p->grad_type == DTYPE_BF16 ? MEOPT_BF16 : MEOPT_F32};
 }
 
-/* Sets t->tensors and t->gradients to those of a group (-1: of all) and returns their number; `accumulated`:
- * with the sums of the optimizer as gradients. */
+/* Sets t->tensors.given and .gradients to those of a group (-1: of all) and returns their number;
+ * `accumulated`: with the sums of the optimizer as gradients. */
 static size_t group_gradients(struct trainer *t, int group, bool accumulated)
 {
     size_t count = 0;
     for (int i = 0; i < t->student->parameter_count; i++) {
         const struct parameter *p = &t->student->parameters[i];
         if (!p->trained || (group >= 0 && p->group != group)) continue;
-        t->tensors[count] = (size_t)t->tensor_of[i];
-        t->gradients[count++] = accumulated ? (struct meopt_gradient){NULL, MEOPT_BF16} : gradient_of(p);
+        t->tensors.given[count] = (size_t)t->tensors.of[i];
+        t->tensors.gradients[count++] =
+            accumulated ? (struct meopt_gradient){NULL, MEOPT_BF16} : gradient_of(p);
     }
     return count;
 }
@@ -89,7 +90,7 @@ static int kept_apply(struct step *s, int group, struct error *err)
     struct meopt_error library = {0};
     if (group != t->schedule.last) return 0; /* all groups at once */
     group_gradients(t, -1, false);
-    return meopt_step(t->opt, s->step, s->lr, s->scale, t->gradients, NULL, &library)
+    return meopt_step(t->opt, s->step, s->lr, s->scale, t->tensors.gradients, NULL, &library)
                ? trainer_library_error(&library, err)
                : 0;
 }
@@ -122,8 +123,10 @@ static int released_apply(struct step *s, int group, struct error *err)
     if (s->by_group) {
         struct meopt_clip clip = step_clip_group(t, group);
         clip.found = step_grad_stats(t, group);
-        status = meopt_step_clipped(t->opt, t->tensors, t->gradients, count, &clip, &library);
-    } else status = meopt_step_tensors(t->opt, t->tensors, t->gradients, count, s->scale, &library);
+        status = meopt_step_clipped(t->opt, t->tensors.given, t->tensors.gradients, count, &clip, &library);
+    } else
+        status =
+            meopt_step_tensors(t->opt, t->tensors.given, t->tensors.gradients, count, s->scale, &library);
     if (status == MEOPT_NOT_FINITE) return diverged_or(s, status, &library, err);
     s->moved = true;
     if (t->student_stream) weight_stream_mark_dirty(t->student_stream, group);
@@ -144,7 +147,7 @@ static int accumulate(struct step *s, int group, int64_t round, struct error *er
     struct meopt_error library = {0};
     (void)round;
     size_t count = group_gradients(t, group, false);
-    int status = meopt_accumulate_tensors(t->opt, t->tensors, t->gradients, count, 1, &library);
+    int status = meopt_accumulate_tensors(t->opt, t->tensors.given, t->tensors.gradients, count, 1, &library);
     return diverged_or(s, status, &library, err);
 }
 
@@ -176,7 +179,8 @@ static int accumulated_apply(struct step *s, int group, struct error *err)
                         : 0;
     if (code) return code;
     size_t count = group_gradients(t, streamed ? group : -1, true);
-    int status = meopt_step_tensors(t->opt, t->tensors, t->gradients, count, s->scale, &library);
+    int status =
+        meopt_step_tensors(t->opt, t->tensors.given, t->tensors.gradients, count, s->scale, &library);
     if (streamed) weight_stream_mark_dirty(t->student_stream, group);
     return diverged_or(s, status, &library, err);
 }
@@ -195,7 +199,7 @@ static int grouped_norm(const struct step *s, struct error *err)
 {
     struct trainer *t = s->t;
     struct meopt_error library = {0};
-    struct meopt_gradient *none = xcalloc((size_t)t->tensor_count + 1, sizeof *none);
+    struct meopt_gradient *none = xcalloc((size_t)t->tensors.count + 1, sizeof *none);
     int status = meopt_norms_begin(t->opt, none, &library);
     free(none);
     return diverged_or(s, status, &library, err);
@@ -214,7 +218,7 @@ static int grouped_measured(struct step *s, struct error *err)
     struct trainer *t = s->t;
     struct meopt_error library = {0};
     double norm;
-    int finite, *sets = xcalloc((size_t)t->tensor_count + 1, sizeof *sets),
+    int finite, *sets = xcalloc((size_t)t->tensors.count + 1, sizeof *sets),
                 status = meopt_norms_end(t->opt, 1, sets, &norm, &finite, &library);
     free(sets);
     if (status) return trainer_library_error(&library, err);
@@ -230,7 +234,8 @@ static int grouped_apply(struct step *s, int group, struct error *err)
     int code = s->order->twice ? 0 : grouped_norm(s, err);
     if (code) return code;
     size_t count = group_gradients(t, group, true);
-    int status = meopt_step_tensors(t->opt, t->tensors, t->gradients, count, s->scale, &library);
+    int status =
+        meopt_step_tensors(t->opt, t->tensors.given, t->tensors.gradients, count, s->scale, &library);
     if (t->student_stream) weight_stream_mark_dirty(t->student_stream, group);
     code = diverged_or(s, status, &library, err);
     s->moved = true;

@@ -261,12 +261,12 @@ int dp_buffers(struct trainer *t, struct error *err)
     int turns = t->student->options.gradient_buffers == 2 ? 2 : 1;
     m->all_sums_at = xcalloc((size_t)groups, sizeof *m->all_sums_at);
     m->jobs = xcalloc((size_t)groups, sizeof *m->jobs);
-    m->measured = xcalloc((size_t)t->tensor_count, sizeof *m->measured);
-    m->group_of = xcalloc((size_t)t->tensor_count, sizeof *m->group_of);
+    m->measured = xcalloc((size_t)t->tensors.count, sizeof *m->measured);
+    m->group_of = xcalloc((size_t)t->tensors.count, sizeof *m->group_of);
     m->norms = xcalloc((size_t)groups, sizeof *m->norms);
     m->finite = xcalloc((size_t)groups, sizeof *m->finite);
-    for (int i = 0; i < t->tensor_count; i++)
-        m->group_of[i] = t->student->parameters[t->parameter_of[i]].group;
+    for (int i = 0; i < t->tensors.count; i++)
+        m->group_of[i] = t->student->parameters[t->tensors.parameter[i]].group;
     if (comm_reserve(&t->ranks, longest_part(t), err)) return err->code;
     for (int group = 0; group < groups; group++) {
         int64_t capacity = (group_capacity(t, group) + 15) & ~(int64_t)15;
@@ -405,10 +405,10 @@ static int measure(struct step *s, int group, struct error *err)
     struct meopt_error library = {0};
     int finite = 1, status;
     double norm;
-    for (int i = 0; i < t->tensor_count; i++) {
+    for (int i = 0; i < t->tensors.count; i++) {
         bool here = m->group_of[i] == group;
         m->measured[i] = (struct meopt_gradient){
-            here ? gradient_in(t, m->jobs[group].sum, t->parameter_of[i]) : NULL, MEOPT_F32};
+            here ? gradient_in(t, m->jobs[group].sum, t->tensors.parameter[i]) : NULL, MEOPT_F32};
     }
     if (!s->by_group) status = meopt_norms_begin(t->opt, m->measured, &library);
     else if (!norms_by_host(t))
@@ -471,20 +471,22 @@ static int apply(struct step *s, int group, struct error *err)
     if (code || !tower_owns(t->student, group)) return code;
     s->moved = true;
     if (t->dp->shard && !t->dp->base) shard_invalidate(t->dp->shard, group);
-    for (int i = 0; i < t->tensor_count; i++) {
-        if (t->student->parameters[t->parameter_of[i]].group != group) continue;
-        t->tensors[count] = (size_t)i;
-        t->gradients[count++] =
-            (struct meopt_gradient){gradient_in(t, g->sum, t->parameter_of[i]), MEOPT_F32};
+    for (int i = 0; i < t->tensors.count; i++) {
+        if (t->student->parameters[t->tensors.parameter[i]].group != group) continue;
+        t->tensors.given[count] = (size_t)i;
+        t->tensors.gradients[count++] =
+            (struct meopt_gradient){gradient_in(t, g->sum, t->tensors.parameter[i]), MEOPT_F32};
     }
     int status;
     if (s->by_group && !norms_by_host(t)) {
         struct meopt_clip clip = step_clip_group(t, group);
         clip.found = step_grad_stats(t, group);
-        status = meopt_step_clipped(t->opt, t->tensors, t->gradients, count, &clip, &library);
+        status = meopt_step_clipped(t->opt, t->tensors.given, t->tensors.gradients, count, &clip, &library);
         if (status == MEOPT_NOT_FINITE && !t->stages)
             return step_diverged(t, s->step, step_not_finite, moved, err);
-    } else status = meopt_step_tensors(t->opt, t->tensors, t->gradients, count, s->scale, &library);
+    } else
+        status =
+            meopt_step_tensors(t->opt, t->tensors.given, t->tensors.gradients, count, s->scale, &library);
     if (status && status != MEOPT_NOT_FINITE) /* other ranks learn of that at the end of the step */
         return trainer_library_error(&library, err);
     if (t->dp->sharded && (!t->dp->shard || t->dp->base)) {
@@ -501,12 +503,13 @@ static int step_other_stages(const struct step *s, struct error *err)
     struct trainer *t = s->t;
     struct meopt_error library = {0};
     size_t count = 0;
-    for (int i = 0; i < t->tensor_count; i++) {
+    for (int i = 0; i < t->tensors.count; i++) {
         if (tower_owns(t->student, t->dp->group_of[i])) continue;
-        t->tensors[count] = (size_t)i;
-        t->gradients[count++] = (struct meopt_gradient){t->sums, MEOPT_F32};
+        t->tensors.given[count] = (size_t)i;
+        t->tensors.gradients[count++] = (struct meopt_gradient){t->sums, MEOPT_F32};
     }
-    int status = meopt_step_tensors(t->opt, t->tensors, t->gradients, count, s->scale, &library);
+    int status =
+        meopt_step_tensors(t->opt, t->tensors.given, t->tensors.gradients, count, s->scale, &library);
     return status ? trainer_library_error(&library, err) : 0;
 }
 

@@ -483,11 +483,11 @@ void trainer_close(struct trainer *t)
     comm_close(&t->ranks);
     free(t->cache.rows);
     free(t->cache.known);
-    free(t->tensor_of);
-    free(t->parameter_of);
+    free(t->tensors.of);
+    free(t->tensors.parameter);
     free(t->saved);
     free(t->fallback_weights);
-    free(t->tensors);
-    free(t->gradients);
+    free(t->tensors.given);
+    free(t->tensors.gradients);
     free(t);
 }

@@ -51,6 +51,15 @@ struct teacher_outputs {
     uint32_t list; /* data_hash of these images */
 };
 
+/* The student's parameters in the optimizer. */
+struct tensor_map {
+    int *of;        /* parameter index -> index in opt, -1 for one that is not trained */
+    int *parameter; /* the inverse, (count) */
+    int count;
+    size_t *given; /* (count), as gradients: arguments of one call of the optimizer */
+    struct meopt_gradient *gradients;
+};
+
 struct trainer {
     struct config *config;
     const struct objective *objective;
@@ -69,15 +78,11 @@ struct trainer {
     struct pipeline *pipeline; /* step_pipeline.c */
     struct data_parallel *dp;  /* steps of micro-batches that ranks share (step_ranks.c); NULL: one rank */
     struct {
-        bool of_all;         /* sums are over all groups, else over groups of this rank */
-        struct error lost;   /* error of an all-reduce */
-    } reduce;                /* inside the optimizer (optimizer_reduce.c) */
-    int *tensor_of;          /* parameter index -> index in opt, -1 for one that is not trained */
-    int *parameter_of;       /* the inverse */
+        bool of_all;       /* sums are over all groups, else over groups of this rank */
+        struct error lost; /* error of an all-reduce */
+    } reduce;              /* inside the optimizer (optimizer_reduce.c) */
+    struct tensor_map tensors;
     int *saved, saved_count; /* parameters that checkpoints have */
-    int tensor_count;
-    size_t *tensors; /* (tensor_count): arguments of one call of the optimizer */
-    struct meopt_gradient *gradients;
     struct distill_options loss;
     int64_t batch, micro; /* images per step and per forward, of this rank */
     struct schedule schedule;

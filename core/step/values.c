@@ -56,13 +56,13 @@ int trainer_set_values(void *context, int index, const float *values, struct err
     const struct parameter *p = &t->student->parameters[index];
     struct meopt_error library = {0};
     int64_t first, count;
-    if (t->evaluates ? !p->trained : t->tensor_of[index] < 0) return set_frozen(t, index, values, err);
+    if (t->evaluates ? !p->trained : t->tensors.of[index] < 0) return set_frozen(t, index, values, err);
     int code = load_group(t, index, err);
     if (code) return code;
     dp_part(t, index, &first, &count);
     if (t->student_stream && !p->resident) weight_stream_mark_dirty(t->student_stream, p->group);
     if (t->evaluates) code = optimizer_round_values(t, index, values, err);
-    else if (meopt_import(t->opt, (size_t)t->tensor_of[index], 0, count, values + first, &library))
+    else if (meopt_import(t->opt, (size_t)t->tensors.of[index], 0, count, values + first, &library))
         code = trainer_library_error(&library, err);
     if (!code) return 0;
     error_at(err, t->config->model_s.weight, 0, 0);
@@ -73,10 +73,10 @@ int trainer_export_range(const struct trainer *t, int parameter, int64_t first, 
                          struct error *err)
 {
     struct meopt_error library = {0};
-    if (t->tensor_of[parameter] < 0) return export_frozen(t, parameter, first, count, out, err);
+    if (t->tensors.of[parameter] < 0) return export_frozen(t, parameter, first, count, out, err);
     int code = load_group(t, parameter, err);
     if (code) return code;
-    return meopt_export_point(t->opt, (size_t)t->tensor_of[parameter], MEOPT_POINT_EVAL, first, count, out,
+    return meopt_export_point(t->opt, (size_t)t->tensors.of[parameter], MEOPT_POINT_EVAL, first, count, out,
                               &library)
                ? trainer_library_error(&library, err)
                : 0;

@@ -59,11 +59,11 @@ static int write_record(void *context, int64_t index, checkpoint_put *put, void 
     return sink.code ? sink.code : status ? trainer_library_error(&library, err) : 0;
 }
 
-/* Returns this rank's states, (tensor_count), whole or its part; NULL: out of memory. */
+/* Returns this rank's states, (t->tensors.count), whole or its part; NULL: out of memory. */
 static struct checkpoint_record *records_of(const struct trainer *t)
 {
-    struct checkpoint_record *records = calloc((size_t)t->tensor_count + 1, sizeof *records);
-    for (int i = 0; i < t->tensor_count && records; i++)
+    struct checkpoint_record *records = calloc((size_t)t->tensors.count + 1, sizeof *records);
+    for (int i = 0; i < t->tensors.count && records; i++)
         records[i] = (struct checkpoint_record){meopt_state_bytes(t->opt, (size_t)i), write_record,
                                                 (void *)(uintptr_t)t};
     return records;
@@ -91,7 +91,7 @@ static int write_records(const struct trainer *t, const char *directory, int64_t
     if (!file_absent(directory)) snprintf(there, sizeof there, "%s", directory);
     if (!code && rank < writers)
         code =
-            checkpoint_save_part(there, step, rank, writers, records, t->tensor_count, &written[rank], &own);
+            checkpoint_save_part(there, step, rank, writers, records, t->tensors.count, &written[rank], &own);
     if (!lost) code = comm_agree(ranks_of(t), code, &own, "cannot write its part", err);
     if (!code) code = comm_gather_each(ranks_of(t), written, sizeof *written, err);
     if (!code && all) memcpy(all, written, (size_t)writers * sizeof *all);
@@ -233,8 +233,8 @@ static json_t *manifest_members(const struct trainer *t, const struct weights_ro
         json_object_set_new(more, "base", adapters_base(t->config, t->student_content.crc32c));
     if (!more || !(t->config->train.ema > 0)) return more;
     json_t *averaged = json_array();
-    for (int i = 0; i < t->tensor_count; i++)
-        json_array_append_new(averaged, json_string(rows[t->parameter_of[i]].name));
+    for (int i = 0; i < t->tensors.count; i++)
+        json_array_append_new(averaged, json_string(rows[t->tensors.parameter[i]].name));
     json_object_set_new(more, "averaged", averaged);
     return more;
 }
@@ -264,7 +264,7 @@ static int save_rank0(struct saving *s, int keep, struct error *err)
     struct checkpoint_content content = {.tensors = rows,
                                          .tensor_count = t->saved_count,
                                          .records = records,
-                                         .record_count = t->tensor_count,
+                                         .record_count = t->tensors.count,
                                          .more = manifest_members(t, rows),
                                          .metadata = metadata.metadata,
                                          .writers = dp_writers(t),
@@ -325,7 +325,7 @@ size_t trainer_save_bytes(const struct trainer *t)
         SCALES = 16       /* those of an offloaded state are held, a smaller part of its record */
     };
     size_t staging = (size_t)staged_values(t) * sizeof(float), record = 0;
-    for (int i = 0; i < t->tensor_count; i++) {
+    for (int i = 0; i < t->tensors.count; i++) {
         size_t bytes = meopt_state_bytes(t->opt, (size_t)i);
         if (bytes > record) record = bytes;
     }
@@ -382,7 +382,7 @@ static void select_writers(void *context, int64_t index, bool *writers)
 {
     const struct loading *loading = context;
     const struct trainer *t = loading->trainer;
-    int parameter = t->parameter_of[index];
+    int parameter = t->tensors.parameter[index];
     int64_t first, count;
     dp_part(t, parameter, &first, &count);
     partition_offsets(loading->cut, t->student, parameter, 1, loading->offsets);
@@ -403,7 +403,7 @@ static void *assemble(const struct loading *loading, size_t there, int64_t index
 {
     int64_t first, count;
     const void *const *present = (const void *const *)loading->present;
-    dp_part(loading->trainer, loading->trainer->parameter_of[index], &first, &count);
+    dp_part(loading->trainer, loading->trainer->tensors.parameter[index], &first, &count);
     *status = meopt_state_range(present, loading->present_bytes, there, first, count, NULL, bytes, library);
     void *part = *status ? NULL : malloc(*bytes);
     if (part)
@@ -468,7 +468,7 @@ static int load_checkpoint(struct trainer *t, const struct checkpoint *c, struct
                               .present = xcalloc(writers, sizeof *loading.present),
                               .present_bytes = xcalloc(writers, sizeof *loading.present_bytes)};
     if (!code)
-        code = checkpoint_records(c, t->tensor_count, writers > 1 ? select_writers : NULL, load_record,
+        code = checkpoint_records(c, t->tensors.count, writers > 1 ? select_writers : NULL, load_record,
                                   &loading, err);
     partition_free(loading.cut);
     free(loading.offsets);

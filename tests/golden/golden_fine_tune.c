@@ -50,7 +50,7 @@ static int fetch(void *context, int64_t index, struct batch *batch, const int64_
 static float *average_of(const struct trainer *t, int index)
 {
     struct meopt_error library = {0};
-    size_t tensor = (size_t)t->tensor_of[index], bytes = meopt_state_bytes(t->opt, tensor);
+    size_t tensor = (size_t)t->tensors.of[index], bytes = meopt_state_bytes(t->opt, tensor);
     int64_t count = t->student->parameters[index].count;
     void *record = xmalloc(bytes);
     float *values = xmalloc((size_t)count * sizeof *values);

@@ -91,7 +91,7 @@ static void train(struct rank *r, struct trainer *t)
     }
     if (r->directory && !r->code) r->code = trainer_save(t, r->directory, last, 1, &r->err);
     for (int i = 0; i < t->student->parameter_count; i++) r->count += t->student->parameters[i].count;
-    r->tensors = t->tensor_count;
+    r->tensors = t->tensors.count;
     r->weights = xmalloc((size_t)r->count * sizeof *r->weights);
     int64_t at = 0;
     for (int i = 0; i < t->student->parameter_count && (!r->code || r->code == EXIT_DIVERGED); i++) {
