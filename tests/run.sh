@@ -63,13 +63,13 @@ if [ -n "$libraries" ]; then
     libraries=''
 fi
 export GOMP_SPINCOUNT="${GOMP_SPINCOUNT:-1000}" # tests share the cores: threads that spin for long starve each other
-# twice as many as there are cores: many tests wait for servers, screens and signals
+# more than there are cores: many tests wait for servers, screens and signals
 label=
 [ "$form" != --quick ] || label='-L quick'
 {
     code=0
     # shellcheck disable=SC2086
-    (cd build-ci && ctest --output-on-failure -j $(($(nproc) * 2)) --timeout $seconds $label) || code=$?
+    (cd build-ci && ctest --output-on-failure -j $(($(nproc) * 2 + 2)) --timeout $seconds $label) || code=$?
     echo $code >"$work/code"
 } 2>&1 | tee "$work/log"
 sh tests/tools/summary.sh build-ci "$work/log"
