@@ -285,7 +285,7 @@ static int begin(struct file_atomic *f, const char *directory, const char *name,
     return code;
 }
 
-int file_atomic_begin_below(struct file_atomic *f, const char *directory, const char *name, struct error *err)
+static int begin_below(struct file_atomic *f, const char *directory, const char *name, struct error *err)
 {
     return begin(f, directory, name, "", err);
 }
@@ -349,7 +349,7 @@ static int replace(const char *directory, const char *name, const void *data, si
                    struct error *err)
 {
     struct file_atomic f;
-    int code = file_atomic_begin_below(&f, directory, name, err);
+    int code = begin_below(&f, directory, name, err);
     if (code == 0) code = file_write_all(f.fd, data, bytes, f.place.path, err);
     if (code == 0) return commit(&f, sync, err);
     file_atomic_abort(&f);

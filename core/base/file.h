@@ -85,8 +85,6 @@ struct file_atomic {
     bool held;  /* file_hold, until it has its name */
 };
 int file_atomic_begin(struct file_atomic *f, const char *path, struct error *err);
-int file_atomic_begin_below(struct file_atomic *f, const char *directory, const char *name,
-                            struct error *err);
 /* The same for large files: the temporary name is .NAME.partial-XXXXXX, and those that killed processes have
  * left are removed. */
 int file_atomic_begin_large(struct file_atomic *f, const char *path, struct error *err);

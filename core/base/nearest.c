@@ -8,7 +8,9 @@ enum { NEAREST_LONGEST = 60, NEAREST_NEVER = 99 };
 
 static int lower(char c) { return tolower((unsigned char)c); }
 
-int name_distance(const char *a, const char *b)
+/* Edit distance of two names, ignoring case: inserted, missing or wrong letters, and swapped neighbours
+ * (optimal string alignment). 99 if one is longer than 60 bytes. */
+static int distance(const char *a, const char *b)
 {
     size_t m = strlen(a), n = strlen(b);
     int row[3][NEAREST_LONGEST + 1], *before = row[1], *above = row[0], *here = row[2];
@@ -38,7 +40,7 @@ const char *nearest_name(const char *word, const char *(*next)(const void *table
     const char *name;
     int limit = (int)strlen(word) / 3 + 1, nearest = -1;
     for (int i = 0; (name = next(table, i)) != NULL; i++) {
-        int d = name_distance(word, name);
+        int d = distance(word, name);
         if (d <= limit) limit = d - 1, nearest = i;
     }
     return nearest < 0 ? NULL : next(table, nearest);

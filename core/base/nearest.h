@@ -2,10 +2,6 @@
 #ifndef MEOPT_BASE_NEAREST_H
 #define MEOPT_BASE_NEAREST_H
 
-/* Edit distance of two names, ignoring case: inserted, missing or wrong letters, and swapped neighbours
- * (optimal string alignment). 99 if one is longer than 60 bytes. */
-int name_distance(const char *a, const char *b);
-
 /* Returns the nearest name within a third of the word's length, the first of equals; NULL: none. `next`
  * returns the i-th name, valid until its next call, and NULL after the last. */
 const char *nearest_name(const char *word, const char *(*next)(const void *table, int i), const void *table);

@@ -12,7 +12,8 @@
 
 const char *const section_titles[3] = {N_("Facts"), N_("Configuration"), N_("NOT COMPARABLE")};
 
-bool output_row(const struct row *row, const struct output_options *options)
+/* Returns whether a row is written for programs. */
+static bool is_written(const struct row *row, const struct output_options *options)
 {
     return row->section != SECTION_CONFIG || row->changed || options->all;
 }
@@ -25,7 +26,7 @@ static bool has_figure(const struct cell *cell)
 bool output_row_shown(const struct table *t, const struct row *row, const struct output_options *options)
 {
     bool published = false, figure = false;
-    if (!output_row(row, options)) return false;
+    if (!is_written(row, options)) return false;
     if (row->section != SECTION_FACTS) return true;
     if (row->hidden) return false;
     for (int c = 0; c < t->column_count; c++) {
@@ -346,7 +347,7 @@ void output_json(FILE *out, const struct table *t, const struct output_options *
         free(headline);
     }
     for (int r = 0; r < t->row_count; r++)
-        if (output_row(&t->rows[r], o))
+        if (is_written(&t->rows[r], o))
             json_array_append_new(sections[t->rows[r].section], row_json(t, &t->rows[r]));
     for (int i = 0; i < t->warning_count; i++) json_array_append_new(warnings, json_string(t->warnings[i]));
     for (int i = 0; i < o->result_count; i++) {
@@ -400,7 +401,7 @@ void output_csv(FILE *out, const struct table *t, const struct output_options *o
     fputs("\r\n", out);
     for (int r = 0; r < t->row_count; r++) {
         const struct row *row = &t->rows[r];
-        if (!output_row(row, o)) continue;
+        if (!is_written(row, o)) continue;
         fprintf(out, "%s,", names[row->section]);
         output_csv_text(out, row->key);
         for (int c = 0; c < t->column_count; c++) {

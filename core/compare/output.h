@@ -39,9 +39,7 @@ const char *output_label(const struct row *row);
 char *output_value(char dst[CELL_TEXT], const struct row *row, const struct cell *cell,
                    const char *plus_minus);
 extern const char *const section_titles[3];
-/* output_row: whether a row is written for programs. output_row_shown: for people; with published columns,
- * rows without a published figure are omitted. */
-bool output_row(const struct row *row, const struct output_options *options);
+/* Returns whether a row is written for people: with published columns, not without a published figure. */
 bool output_row_shown(const struct table *table, const struct row *row, const struct output_options *options);
 
 #endif

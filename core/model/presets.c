@@ -46,8 +46,6 @@ static const struct {
 // clang-format on
 enum { PRESET_COUNT = sizeof presets / sizeof *presets };
 
-const char *model_shape_preset_name(int i) { return i < 0 || i >= PRESET_COUNT ? NULL : presets[i].name; }
-
 int model_shape_preset(const char *name, struct model_shape *model_shape, struct error *err)
 {
     for (int i = 0; i < PRESET_COUNT; i++)

@@ -107,7 +107,6 @@ void model_shape_log_assumed(const struct model_shape *model_shape);
 
 /* "eva01_g14", "eva01_g14_plus", "openclip_vit_g14", "openclip_vit_h14", "dinov2_vitg14", "dinov2_vitl14". */
 int model_shape_preset(const char *name, struct model_shape *model_shape, struct error *err);
-const char *model_shape_preset_name(int i); /* NULL after the last */
 
 /* Completes *model_shape from a checkpoint's names and shapes; fields that are set already are compared with
  * it. Refuses a tensor of the tower that meopt does not read (checkpoint_fit.h). A checkpoint has no heads: 0

@@ -78,8 +78,4 @@ void copier_start_file(struct offload *o, int stage);
 void copier_deliver(struct offload *o, int stage);
 void copier_finish(struct offload *o);
 
-/* Records the first failure. Returns it now and in every later call. */
-int offload_failed(struct offload *o, int status, struct meopt_error *err, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
-
 #endif

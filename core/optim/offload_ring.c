@@ -9,7 +9,9 @@
 
 enum { SWEEP_PIECES = 8 }; /* at most, per sweep of the ring: work for many threads */
 
-int offload_failed(struct offload *o, int status, struct meopt_error *err, const char *format, ...)
+/* Records the first failure. Returns it now and in every later call. */
+__attribute__((format(printf, 4, 5))) static int failed(struct offload *o, int status,
+                                                        struct meopt_error *err, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
@@ -39,18 +41,17 @@ int ring_settle(const struct meopt *opt, int stage, struct meopt_error *err)
     if (o->copier) copier_start_file(o, stage);
     int code = o->transfers ? transfers_wait(o->transfers, stage, &o->wait_seconds, &why) : 0;
     if (code)
-        return offload_failed(o, why.code == EXIT_DISK ? MEOPT_DISK_FULL : MEOPT_IO, err,
-                              "offloaded states: %.220s", why.what);
+        return failed(o, why.code == EXIT_DISK ? MEOPT_DISK_FULL : MEOPT_IO, err, "offloaded states: %.220s",
+                      why.what);
     if (s->writes != NONE && o->transfers) o->pieces[s->writes].writer = NONE;
     s->writes = NONE;
     if (!s->unread) return MEOPT_OK;
     s->unread = false;
     const struct piece *p = &o->pieces[s->piece];
     if (p->written && o->transfers && crc32c(0, s->host, p->bytes) != p->crc)
-        return offload_failed(
-            o, MEOPT_BAD_STATE, err,
-            "offloaded state of %.100s: the data read from its file differ from the data written",
-            opt->tensors[p->tensor].name);
+        return failed(o, MEOPT_BAD_STATE, err,
+                      "offloaded state of %.100s: the data read from its file differ from the data written",
+                      opt->tensors[p->tensor].name);
     if (o->copier && stage < o->stage_count) copier_deliver(o, stage);
     else if (!p->written) memset(s->host, 0, p->bytes);
     return MEOPT_OK;

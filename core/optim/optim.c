@@ -45,7 +45,8 @@ static void clear_block(const struct meopt *opt, const struct tensor *t, void *b
         opt->device->optim->clear(opt->device, block, bytes, chunks_of(t), opt->options.threads);
 }
 
-void state_clear(const struct meopt *opt, struct tensor *t)
+/* Sets a state to zero, by the threads that will step it. */
+static void state_clear(const struct meopt *opt, struct tensor *t)
 {
     const struct layout *l = &t->layout;
     if (t->factors && !opt->options.dry) /* also of a part without elements */

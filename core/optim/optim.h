@@ -160,8 +160,6 @@ void memory_release(const struct meopt_options *options, int kind, void *p, size
 
 /* Returns a task for a tensor with pointers and formats, but without scalars and gradient. */
 struct optim_task task_of(const struct meopt *opt, const struct tensor *tensor);
-/* Sets a state to zero, by the threads that will step it. */
-void state_clear(const struct meopt *opt, struct tensor *tensor);
 
 /* ratio_limit returns the bound of |m| / sqrt(v) after t steps; t 0: after any number. m_range returns the
  * range of m with a low-bit v (struct optim_task). */

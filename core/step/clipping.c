@@ -69,7 +69,7 @@ static struct meopt_clip limits(const struct trainer *t, double share)
                                .max_norm = c->optim.clip_grad_norm * share};
 }
 
-double step_clip_scale(const struct trainer *t, double norm)
+static double scale_of(const struct trainer *t, double norm)
 {
     struct meopt_clip clip = limits(t, 1);
     return meopt_clip_by(&clip, norm);
@@ -88,14 +88,14 @@ void step_clip_begin(struct step *s)
     s->squares = 0;
     /* also the first step of `previous`, which has no norm yet */
     s->by_group = unknown && (t->config->optim.clip_mode == OPTIM_CLIP_MODE_BLOCK || t->previous_norm <= 0);
-    if (unknown && !s->by_group) s->scale = step_clip_scale(t, t->previous_norm);
+    if (unknown && !s->by_group) s->scale = scale_of(t, t->previous_norm);
 }
 
 void step_clip_by(struct step *s, double norm)
 {
     s->result->grad_norm = norm;
     s->normed = true;
-    s->scale = step_clip_scale(s->t, norm);
+    s->scale = scale_of(s->t, norm);
 }
 
 int step_add_norms(struct step *s, double (*squares)(const struct trainer *t, int group), struct error *err)

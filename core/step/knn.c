@@ -49,14 +49,8 @@ void knn_close(struct knn *k)
     free(k);
 }
 
-void knn_features(struct knn *k, struct tower *student, int64_t count, float *rows)
-{
-    tower_pooled(student, count, k->queries);
-    k->device->download(k->device, rows, k->queries, (size_t)(count * k->width) * sizeof *rows);
-    knn_normalize(rows, count, k->width);
-}
-
-void knn_normalize(float *rows, int64_t count, int64_t width)
+/* Scales rows to unit length. */
+static void normalize(float *rows, int64_t count, int64_t width)
 {
     for (int64_t i = 0; i < count; i++) {
         float *row = rows + i * width;
@@ -65,6 +59,13 @@ void knn_normalize(float *rows, int64_t count, int64_t width)
         double scale = squares > 0 ? 1 / sqrt(squares) : 0;
         for (int64_t k = 0; k < width; k++) row[k] = (float)(row[k] * scale);
     }
+}
+
+void knn_features(struct knn *k, struct tower *student, int64_t count, float *rows)
+{
+    tower_pooled(student, count, k->queries);
+    k->device->download(k->device, rows, k->queries, (size_t)(count * k->width) * sizeof *rows);
+    normalize(rows, count, k->width);
 }
 
 void knn_add(struct knn *k, const float *rows, const int32_t *labels, int64_t count)

@@ -34,8 +34,6 @@ void knn_close(struct knn *knn);
 size_t knn_bytes(int64_t capacity, int64_t width, int64_t batch);
 /* Copies the student's pooled rows of the last forward to rows (count, width), host memory, normalized. */
 void knn_features(struct knn *knn, struct tower *student, int64_t count, float *rows);
-/* Scales rows to unit length. */
-void knn_normalize(float *rows, int64_t count, int64_t width);
 /* Runs the operations of a micro-batch on the dry device. */
 int knn_dry(struct knn *knn, struct tower *student, int64_t count, struct error *err);
 /* Adds normalized rows to the bank, as far as there is capacity, except those with label -1. */

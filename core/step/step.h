@@ -53,7 +53,6 @@ void step_clip_begin(struct step *s);
 /* Sets the norm of all gradients, and the scale that clips them by optim.clip_grad_norm and LAMB's
  * pre-clipping. */
 void step_clip_by(struct step *s, double norm);
-double step_clip_scale(const struct trainer *t, double norm);
 /* Returns the limits of a group, in proportion to its parameters; the caller sets `found`. */
 struct meopt_clip step_clip_group(const struct trainer *t, int group);
 /* Adds up the squared norms of all groups, in the order of their updates. One that is not finite is
