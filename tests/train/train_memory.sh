@@ -91,12 +91,12 @@ rates "$given == (50, 3, False, False)" --gflops 50 --carry 3 || fail "given spe
 mkdir scratch
 rates 'f["carry_measured"] and f["carried_gb_per_s"] > 0' --gflops 50 --measure train.scratch_dir="$work/scratch" || fail "measured speeds"
 [ -z "$(ls -A scratch)" ] || fail "the measurement has left something"
-# Of two disks both are measured, and the slower one counts, whichever it is of: here that whose writes take 20 ms longer each, 0.1 GB/s
-# also under other load; the other is memory.
+# Of two disks both are measured, and the slower one counts, whichever it is of: here that whose writes take 40 ms longer each, with four
+# of 1 MiB at a time 0.1 GB/s also under other load; the other is memory.
 if [ -w /dev/shm ] && [ "$(stat -c %d /dev/shm)" != "$(stat -c %d scratch)" ] && [ -e "$MEOPT_BUILD/tests/libfault.so" ]; then
     fast=$(mktemp -d /dev/shm/meopt-test-XXXXXX)
     slower() { # SCRATCH STATES
-        LD_LIBRARY_PATH="$MEOPT_BUILD/tests${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" LD_PRELOAD=libfault.so FAULT_UNDER="$work/scratch" FAULT_SLOW=write:20000 \
+        LD_LIBRARY_PATH="$MEOPT_BUILD/tests${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" LD_PRELOAD=libfault.so FAULT_UNDER="$work/scratch" FAULT_SLOW=write:40000 \
             rates 'f["carry_measured"] and f["carried_gb_per_s"] < 0.2' --gflops 50 --measure train.scratch_dir="$1" optim.offload_dir="$2"
     }
     slower "$work/scratch" "$fast" && slower "$fast" "$work/scratch"
