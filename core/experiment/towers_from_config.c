@@ -187,7 +187,8 @@ static int settle_from_files(const struct config_tower *tower, const struct weig
     if (code) return code;
     fact_take(g, FACT_NORM, &b.says, source_of(&b, FACT_NORM));
     fact_take(g, FACT_NORM_EPS, &b.says, source_of(&b, FACT_NORM_EPS));
-    if (!g->rope_count) fact_take(g, FACT_HEADS, &b.says, source_of(&b, FACT_HEADS));
+    if (g->facts.from[FACT_HEADS] != SOURCE_TENSORS) /* those of rotary positions */
+        fact_take(g, FACT_HEADS, &b.says, source_of(&b, FACT_HEADS));
     unsigned char positions = g->facts.from[FACT_POS_RESIZE];
     if (own.pos_resize || !g->pos_resize) /* the names may determine it */
         fact_take(g, FACT_POS_RESIZE, &b.says, source_of(&b, FACT_POS_RESIZE));

@@ -26,7 +26,7 @@ void fact_set(struct model_shape *g, enum fact fact, double value, enum fact_sou
 {
     void *at = (char *)g + fact_rows[fact].offset;
     switch (fact_rows[fact].kind) {
-    case FACT_INT: *(int64_t *)at = (int64_t)value; break;
+    case FACT_INT: *(int64_t *)at = fabs(value) < 9e18 ? (int64_t)value : 0; break;
     case FACT_FLOAT: *(float *)at = (float)value; break;
     case FACT_DOUBLE: *(double *)at = value; break;
     default: *(int *)at = (int)value;
@@ -67,7 +67,7 @@ bool fact_read(struct model_shape *g, enum fact fact, const char *text)
             value = 0;
     }
     fact_set(g, fact, value, SOURCE_METADATA);
-    return value > 0;
+    return fact_value(g, fact) > 0; /* a float may be 0 */
 }
 
 int facts_check(const struct model_shape *g, const enum fact *facts, struct error *err)

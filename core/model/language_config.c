@@ -483,7 +483,7 @@ void language_config_arguments(struct language_config *c, const struct weights *
     if (!weights_metadata(weights, fields[0].key)) return;
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         const char *value = weights_metadata(weights, fields[i].key);
-        fact_set(&c->says, fields[i].fact, value ? strtod(value, NULL) : 0, SOURCE_METADATA);
+        if (value) (void)fact_read(&c->says, fields[i].fact, value);
     }
     c->says.family = FAMILY_GPT2;
     c->says.parts = PART_QKV_BIAS;

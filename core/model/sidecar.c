@@ -339,15 +339,17 @@ int sidecar_object(json_t **root, const char *checkpoint, const char *name, stru
 /* Returns whether family and sizes match those of the tower; if not, says which differs. */
 static bool is_of(const struct sidecar *b, const struct model_shape *g, char *why, size_t size)
 {
-    static const enum fact sizes[] = {FACT_WIDTH, FACT_DEPTH, FACT_PATCH, FACT_HIDDEN, FACT_POS_GRID};
+    static const enum fact sizes[] = {FACT_WIDTH,  FACT_DEPTH,    FACT_PATCH,
+                                      FACT_HIDDEN, FACT_POS_GRID, FACT_HEADS};
     if (b->says.family && g->family && b->says.family != g->family) {
         snprintf(why, size, _("it describes a %s tower, the checkpoint has a %s tower"),
                  family_name(b->says.family), family_name(g->family));
         return false;
     }
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        bool gated = g->ffn == 1 + ACTIVATION_SWIGLU && sizes[i] == FACT_HIDDEN; /* given in other units */
-        if (gated || !fact_differs(&b->says, g, sizes[i])) continue;
+        bool gated = g->ffn == 1 + ACTIVATION_SWIGLU && sizes[i] == FACT_HIDDEN, /* given in other units */
+            open = sizes[i] == FACT_HEADS && g->facts.from[FACT_HEADS] != SOURCE_TENSORS;
+        if (gated || open || !fact_differs(&b->says, g, sizes[i])) continue;
         snprintf(why, size, _("its %s is %lld, the checkpoint's %lld"), fact_rows[sizes[i]].name,
                  (long long)fact_value(&b->says, sizes[i]), (long long)fact_value(g, sizes[i]));
         return false;

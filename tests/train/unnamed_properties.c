@@ -5,6 +5,7 @@
 #include "tests/golden/golden.h"
 #include "tests/mentions.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -373,6 +374,52 @@ static void a_file_of_any_content_is_bounded(void **state)
     free(deep);
 }
 
+/* Tables of rotary positions show the heads: the sidecar config of another tower does not replace them. */
+static void tables_of_rotary_positions_determine_the_heads(void **state)
+{
+    static const char json[] = "{\"architecture\": \"eva02_base_patch16_clip_224\", \"num_features\": 16, "
+                               "\"model_args\": {\"num_heads\": 4}}";
+    char directory[] = "/tmp/meopt-tables-XXXXXX", *bytes = NULL;
+    size_t count = 0;
+    struct error err = {0};
+    assert_non_null(mkdtemp(directory));
+    char *from = golden_path("names", "eva02-clip", "model.safetensors"),
+         *model = xasprintf("%s/model.safetensors", directory),
+         *path = xasprintf("%s/config.json", directory), *weight = xasprintf("model_t.weight=%s", model);
+    assert_int_equal(file_read(from, 1 << 20, &bytes, &count, &err), 0);
+    assert_int_equal(file_write_atomic(model, bytes, count, &err), 0);
+    assert_int_equal(file_write_atomic(path, json, strlen(json), &err), 0);
+    for (int keys = 1; keys <= 2; keys++) {
+        char *overrides[] = {weight, (char[]){"model_t.heads=2"}};
+        struct config c;
+        struct model_shape g;
+        struct weights *weights;
+        assert_int_equal(config_load_text(&c, "untold.yaml", "{}\n", 3, overrides, keys, &err), 0);
+        if (experiment_tower_shape(&c, false, &g, &weights, &err)) fail_msg("%s", err.what);
+        assert_int_equal(g.heads, 2);
+        weights_close(weights);
+        config_free(&c);
+    }
+    file_remove_tree(directory, NULL);
+    free(bytes);
+    free(from);
+    free(model);
+    free(path);
+    free(weight);
+}
+
+static void a_number_that_no_field_holds_is_not_known(void **state)
+{
+    struct model_shape g = {.heads = 2};
+    assert_true(fact_read(&g, FACT_NORM_EPS, "1e-6") && !fact_read(&g, FACT_NORM_EPS, "1e-60"));
+    static const double values[] = {NAN, INFINITY, 1e300, 9223372036854775807.0};
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+        g.heads = 2;
+        fact_set(&g, FACT_HEADS, values[i], SOURCE_METADATA);
+        assert_int_equal(g.heads, 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -388,6 +435,8 @@ int main(void)
         cmocka_unit_test(heads_of_attention_pooling_are_set_or_assumed),
         cmocka_unit_test(a_tower_without_positions_takes_the_size_of_its_configuration),
         cmocka_unit_test(a_file_of_any_content_is_bounded),
+        cmocka_unit_test(tables_of_rotary_positions_determine_the_heads),
+        cmocka_unit_test(a_number_that_no_field_holds_is_not_known),
     };
     return cmocka_run_group_tests_name("untold", tests, NULL, NULL);
 }
