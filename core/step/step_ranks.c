@@ -248,7 +248,6 @@ static int64_t longest_part(const struct trainer *t)
 }
 
 /* Returns which of two buffers of sums a group has. */
-/* Returns which of two buffers of sums a group has. */
 static int turn_of(const struct trainer *t, int group)
 {
     return group / (t->stages ? t->stages->size : 1) % 2;
