@@ -12,6 +12,23 @@ int64_t experiment_head_width(const struct config *c, const struct model_shape *
     return c->loss.head == LOSS_HEAD_LINEAR || teacher->out != student->out ? teacher->out : 0;
 }
 
+/* What adapters of a student can have. */
+static void adapter_rows(const struct combinations *w, const struct config *c,
+                         const struct model_shape *student)
+{
+    struct lora_module modules[LORA_MODULES] = {{.out = 0}};
+    unsigned targets = 0;
+    int modules_here = 0;
+    if (c->lora.rank && lora_targets(student, c->lora.targets, &targets, NULL) == 0)
+        modules_here = lora_modules(student, modules);
+    for (int i = 0; i < (w->list ? 1 : modules_here); i++) {
+        int64_t least = modules[i].in < modules[i].out ? modules[i].in : modules[i].out;
+        REFUSE(w, targets & 1u << i && c->lora.rank > least, "lora.rank", "choose a smaller rank",
+               "lora.rank is %lld, but %s is [%lldx%lld]", (long long)c->lora.rank, modules[i].name,
+               (long long)modules[i].out, (long long)modules[i].in);
+    }
+}
+
 /* What a model can have. */
 static void shape_rows(const struct combinations *w, const struct config *c,
                        const struct model_shape *teacher, const struct model_shape *student)
@@ -43,17 +60,7 @@ static void shape_rows(const struct combinations *w, const struct config *c,
            "data.mask_token", "set data.mask_token to the number of [MASK]",
            "data.mask_token is %lld, data.special_tokens %lld, the vocabulary has %lld",
            (long long)c->data.mask_token, (long long)c->data.special_tokens, (long long)student->vocabulary);
-    struct lora_module modules[LORA_MODULES] = {{.out = 0}};
-    unsigned targets = 0;
-    int modules_here = 0;
-    if (c->lora.rank && lora_targets(student, c->lora.targets, &targets, NULL) == 0)
-        modules_here = lora_modules(student, modules);
-    for (int i = 0; i < (w->list ? 1 : modules_here); i++) {
-        int64_t least = modules[i].in < modules[i].out ? modules[i].in : modules[i].out;
-        REFUSE(w, targets & 1u << i && c->lora.rank > least, "lora.rank", "choose a smaller rank",
-               "lora.rank is %lld, but %s is [%lldx%lld]", (long long)c->lora.rank, modules[i].name,
-               (long long)modules[i].out, (long long)modules[i].in);
-    }
+    adapter_rows(w, c, student);
     int groups;
     bool end, frozen = config_frozen(c, student->depth, &groups, &end);
     REFUSE(w, !frozen, "model_s.freeze", "none, embed, a number of blocks, or all_but_head",
@@ -127,6 +134,14 @@ int experiment_check(const struct config *c, const struct model_shape *teacher,
     struct combinations walk = {.config = c, .bad = refuse, .context = &first};
     shape_rows(&walk, c, teacher, student);
     if (ranks) rank_rows(&walk, c, teacher, student, ranks);
+    if (first.code && err) *err = first;
+    return first.code;
+}
+
+int experiment_check_adapters(const struct config *c, const struct model_shape *student, struct error *err)
+{
+    struct error first = {0};
+    adapter_rows(&(struct combinations){.config = c, .bad = refuse, .context = &first}, c, student);
     if (first.code && err) *err = first;
     return first.code;
 }

@@ -82,6 +82,9 @@ int experiment_shapes(struct config *config, bool random, struct model_shape *te
  * checked the shapes. */
 int experiment_check(const struct config *config, const struct model_shape *teacher,
                      const struct model_shape *student, int ranks, struct error *err);
+/* The rows of adapters alone, for a student that is read without its teacher or classifier. */
+int experiment_check_adapters(const struct config *config, const struct model_shape *student,
+                              struct error *err);
 struct combinations;
 /* Lists the rows of all combinations, also those that config_load checks. */
 void experiment_combinations(const struct combinations *list);

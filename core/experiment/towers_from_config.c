@@ -346,8 +346,8 @@ static int settle_language(struct config *c, bool random, struct model_shape *g,
     if (!c->model_s.context) c->model_s.context = g->context;
     if (!c->model_s.vocabulary) c->model_s.vocabulary = g->vocabulary;
     code = adapters_settle(c, g, err);
-    if (!code) code = experiment_check(c, NULL, g, 0, err);
     if (!code && objective_of(c)->classes) code = settle_class_count(c, g, err);
+    if (!code) code = experiment_check(c, NULL, g, 0, err);
     return code ? code : config_resolve(c, g->family, err);
 }
 
@@ -426,6 +426,7 @@ int experiment_tower_shape(struct config *c, bool student, struct model_shape *g
         code = settle_alone(c, student, false, g, weights, err);
         g->classes = 0; /* the embedding, not a classifier's output */
         if (!code && student) code = adapters_settle(c, g, err);
+        if (!code && student) code = experiment_check_adapters(c, g, err);
     }
     if (!code && !*weights)
         code = error_set(err, EXIT_CONFIG, NULL, "the %s has no checkpoint: its values are random",

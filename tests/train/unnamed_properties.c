@@ -420,6 +420,43 @@ static void a_number_that_no_field_holds_is_not_known(void **state)
     }
 }
 
+/* A classifier without a known number of classes is refused for that, whatever is frozen. */
+static void unknown_classes_are_named_before_a_missing_head(void **state)
+{
+    static const char text[] =
+        "train: {objective: classify}\n"
+        "model: {family: bert, init: random, width: 32, depth: 2, heads: 2, hidden: 64, vocabulary: 90, "
+        "context: 16, freeze: all_but_head}\n";
+    struct config c;
+    struct error err = {0};
+    struct model_shape teacher, student;
+    struct weights *weights[2];
+    assert_int_equal(config_load_text(&c, "classes.yaml", text, sizeof text - 1, NULL, 0, &err), 0);
+    assert_int_equal(experiment_shapes(&c, true, &teacher, &student, &weights[0], &weights[1], &err),
+                     EXIT_CONFIG);
+    assert_true(mentions(err.hint, "model.classes"));
+    config_free(&c);
+}
+
+/* A student that is read alone, as meopt embed does. */
+static void adapters_of_a_student_alone_are_checked(void **state)
+{
+    char *from = golden_path("towers", "dinov2-mlp", "model.pth"),
+         *weight = xasprintf("model_s.weight=%s", from);
+    char *overrides[] = {weight, (char[]){"data.image_size=28"}, (char[]){"model_s.heads=2"},
+                         (char[]){"lora.rank=4096"}};
+    struct config c;
+    struct error err = {0};
+    struct model_shape g;
+    struct weights *weights;
+    assert_int_equal(config_load_text(&c, "alone.yaml", "{}\n", 3, overrides, 4, &err), 0);
+    assert_int_equal(experiment_tower_shape(&c, true, &g, &weights, &err), EXIT_CONFIG);
+    assert_true(mentions(err.what, "lora.rank|4096"));
+    config_free(&c);
+    free(weight);
+    free(from);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -437,6 +474,8 @@ int main(void)
         cmocka_unit_test(a_file_of_any_content_is_bounded),
         cmocka_unit_test(tables_of_rotary_positions_determine_the_heads),
         cmocka_unit_test(a_number_that_no_field_holds_is_not_known),
+        cmocka_unit_test(unknown_classes_are_named_before_a_missing_head),
+        cmocka_unit_test(adapters_of_a_student_alone_are_checked),
     };
     return cmocka_run_group_tests_name("untold", tests, NULL, NULL);
 }
