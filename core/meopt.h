@@ -158,7 +158,7 @@ struct meopt_options {
     int threads;                /* 0: OpenMP's default; libmeopt-optim: the cores that meopt_create finds */
     int64_t small_count;        /* tensors with fewer elements stay in fp32; default 4096 */
     int accumulator;            /* enum meopt_state_format of gradient accumulators; -1: none (default) */
-    int reserved[5];            /* 0 */
+    int reserved[5];            /* 0, else MEOPT_BAD_ARGUMENT */
     /* Allocator of 64-byte aligned blocks; both NULL: the library's own. tensor: its name, for messages. */
     void *(*allocate)(void *context, int kind, size_t bytes, const char *tensor);
     void (*release)(void *context, int kind, void *p, size_t bytes);

@@ -175,7 +175,9 @@ int options_read(struct meopt_options *to, const struct meopt_options *from, str
                           "this library",
                           from->size, sizeof *to);
     meopt_options_init(to, sizeof *to, 0);
-    if (!struct_copy_in(to, sizeof *to, from, from->size))
+    bool known = struct_copy_in(to, sizeof *to, from, from->size);
+    for (size_t i = 0; i < sizeof to->reserved / sizeof *to->reserved; i++) known = known && !to->reserved[i];
+    if (!known)
         return optim_fail(
             err, MEOPT_BAD_ARGUMENT,
             "the options have a field that this library does not know: it is older than the header");

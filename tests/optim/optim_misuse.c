@@ -115,6 +115,7 @@ static void bad_options_and_tensors_are_refused_with_a_sentence(void **state)
     BAD_OPTION(weight_decay, INFINITY);
     BAD_OPTION(threads, -1);
     BAD_OPTION(accumulator, 7);
+    BAD_OPTION(reserved[4], 1);
     BAD_OPTION(clip_threshold, 0);
     BAD_OPTION(decay_rate, 0.1);
     BAD_OPTION(eps2, -1);
