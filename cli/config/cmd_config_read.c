@@ -204,7 +204,8 @@ static void list_row(void *context, const char *key, bool fatal, const char *hin
     snprintf(name, sizeof name, "%s%s", key, more);
     if (rows)
         json_array_append_new(rows, json_pack("{s:s, s:s, s:s, s:s}", "key", name, "severity",
-                                              fatal ? "error" : "note", "what", sentence, "hint", hint));
+                                              fatal ? "error" : "note", "what", sentence, "hint",
+                                              translation(hint)));
     else printf("%s\n", name);
     for (int i = 0; !rows && i < 2; i++) {
         fputs("  ", stdout);
