@@ -53,12 +53,12 @@ shows '4 heads of 16' model.weight=models/gpt2 model.heads=4
 shows 'window 16,' model.weight=models/mistral
 shows '8 heads of 16' model.weight=models/qwen3
 # a key that replaces a value of config.json is shown with that value
-shows ' have rotary base 10000:' model.rope_theta=777
+shows ' have rope_theta 10000:' model.rope_theta=777
 shows ' have no window:' model.window=5
 shows ' have window 16:' model.window=5 model.weight=models/mistral
-shows ' have 8 heads:' model.weight=models/gpt2 model.heads=4
-shows ' have gelu_tanh:' model.weight=models/gpt2 model.activation=gelu
-shows ' have norm eps 1e-06:' model.norm_eps=1e-3
+shows ' have heads 8:' model.weight=models/gpt2 model.heads=4
+shows ' have activation gelu_tanh:' model.weight=models/gpt2 model.activation=gelu
+shows ' have norm_eps 1e-06:' model.norm_eps=1e-3
 shows 'context of 64:' model.context=100
 shows 'context 64 of 64:' model.family=llama model.ffn=swiglu model.rope_theta=10000
 shows ', gelu_tanh 96 wide' model.weight=models/gpt2 model.ffn=mlp
