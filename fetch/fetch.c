@@ -357,7 +357,9 @@ static int verify_and_unpack(struct job *j, int64_t total)
     j->result->size = total;
     if (j->expected[0] && strcmp(j->expected, j->result->sha256) != 0)
         return error_set(j->err, EXIT_INTEGRITY,
-                         "the server has a different file, or the checksum belongs to a different version",
+                         j->local ? NULL
+                                  : "the server has a different file, or the checksum belongs to a different "
+                                    "version",
                          "SHA-256 of the archive is %s, expected %s", j->result->sha256, j->expected);
     if (j->zip) {
         if ((code = start_unpack(j)) != 0) return code;
@@ -538,6 +540,8 @@ int fetch_archive(const struct source *source, const struct fetch_options *optio
             /* unpacked files of an earlier run are only valid with the bytes of that run */
             bool resumes = !path && partial_bytes(&j.part.state) > 0;
             if (!resumes) code = file_remove_tree(j.staging, j.err);
+            if (!code && path && !j.expected[0] && source->trust_first_use)
+                notice(&j, _("no checksum of the archive is known: its content is not verified"));
             if (!code && path) code = open_local(&j, path);
             else if (!code && lstat(j.kept, &st) == 0 &&
                      S_ISREG(st.st_mode)) { /* kept by an earlier fetch; its tree was removed */
@@ -552,10 +556,13 @@ int fetch_archive(const struct source *source, const struct fetch_options *optio
         if (code) clean_after_failure(&j, code);
         else remove_private_files(&j);
     }
+    if (code && j.opened && j.local) error_at(j.err, j.opened, 0, 0);
     if (code && !j.err->hint[0])
         snprintf(j.err->hint, sizeof j.err->hint, "%s",
-                 code == EXIT_INTEGRITY ? _("the partial archive was removed")
-                                        : _("run the same command again to resume"));
+                 code != EXIT_INTEGRITY ? _("run the same command again to resume")
+                 : !j.local             ? _("the partial archive was removed")
+                 : j.opened == j.kept   ? _("remove the archive, then run the same command again")
+                                        : _("copy the archive again, with its .sha256"));
     if (j.local && j.fd >= 0) close(j.fd);
     free(j.kept);
     free(j.staging);

@@ -309,9 +309,16 @@ static char *name_of_url(const char *from)
     return xstrdup("archive");
 }
 
-/* Reads the checksum that meopt fetch wrote next to an archive, FILE.sha256, if the source has none. */
-static int read_checksum(struct source *own, const char *file, struct error *err)
+/* Reads the checksum of an archive whose source has none: that of an earlier download, else the one that
+ * meopt fetch wrote next to it, FILE.sha256. */
+static int read_checksum(struct source *own, const struct source *source, const char *file, struct error *err)
 {
+    char address[600];
+    int64_t size;
+    for (int i = 0; i < source->url_count && !own->sha256[0]; i++) {
+        url_printable(address, sizeof address, source->urls[i]);
+        if (!known_archive(address, own->sha256, &size)) own->sha256[0] = 0;
+    }
     char *path = xasprintf("%s.sha256", file), *text = NULL, hex[65] = "";
     size_t bytes = 0;
     int code = own->sha256[0] || file_absent(path) ? 0 : file_read(path, 4096, &text, &bytes, err);
@@ -336,7 +343,7 @@ static int replace_address(struct source *own, char **url, const struct source *
     own->url_count = 1;
     free(whole);
     if (strncmp(*url, "https://", 8) == 0 || strncmp(*url, "http://", 7) == 0) return 0;
-    if (strncmp(*url, "file:///", 8) == 0) return read_checksum(own, *url + 7, err);
+    if (strncmp(*url, "file:///", 8) == 0) return read_checksum(own, source, *url + 7, err);
     return strncmp(*url, "file://", 7) == 0
                ? error_set(err, EXIT_FAILED, "check the path", "archive %s does not exist", from)
                : error_set(err, EXIT_USAGE, "use https://, http:// with --sha256, or a path",

@@ -64,6 +64,15 @@ refused "no checksum" far
 sed -i 's/^./0/; s/^\(.\)./\11/' usb/far.tar.gz.sha256
 refused "another checksum" far
 expect 3 "$MEOPT" fetch --from usb/far.tar.gz --dest bad
+# nor that: said, and what an earlier download recorded is required
+rm usb/far.tar.gz.sha256
+expect 0 "$MEOPT" fetch far --from usb --dest unverified --json
+grep -q '"event":"notice"' out || fail "not a word about the checksum"
+mkdir -p "$work/state/meopt"
+printf '{"https://far.invalid/far.tar.gz": {"sha256": "%064d", "size_bytes": 5}}\n' 1 >"$work/state/meopt/known_archives.json"
+refused "another one than recorded" far
+grep -q 'usb/far.tar.gz' err && [ -e usb/far.tar.gz ] || fail "which archive: $(cat err)"
+rm "$work/state/meopt/known_archives.json"
 
 # offline
 export MEOPT_FETCH_PAUSE_SCALE=0.2
