@@ -192,9 +192,9 @@ static int find_limit(size_t *limit, const struct arguments *args, const struct 
     int64_t bytes = config_memory(fit ? &with_fit : config);
     *limit = 0;
     enum { FEW_BYTES = 1 << 20 };
-    if (bytes > 0 && bytes < FEW_BYTES)
-        return error_set(err, EXIT_USAGE, "with a unit, for example 8GiB", "--fit %s is %lld bytes",
-                         fit ? fit : "", (long long)bytes);
+    if (fit && bytes > 0 && bytes < FEW_BYTES)
+        return error_set(err, EXIT_USAGE, "with a unit, for example 8GiB", "--fit %s is %lld bytes", fit,
+                         (long long)bytes);
     if (bytes == INT64_MIN)
         return error_set(err, EXIT_USAGE, "for example 8GiB, or auto",
                          "--fit requires a number of bytes, found '%s'", fit);

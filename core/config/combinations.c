@@ -12,7 +12,7 @@
 void combination(const struct combinations *walk, bool fatal, const char *key, const char *hint,
                  const char *sentence, ...)
 {
-    char text[240];
+    char text[240], named[320];
     size_t n = 0;
     va_list args;
     va_start(args, sentence);
@@ -27,7 +27,11 @@ void combination(const struct combinations *walk, bool fatal, const char *key, c
         text[n] = 0;
     } else if (strchr(sentence, '%')) text_format(text, sizeof text, sentence, args);
     va_end(args);
-    walk->bad(walk->context, key, fatal, hint, walk->list || strchr(sentence, '%') ? text : sentence);
+    const char *shown = walk->list ? "" : config_key_here(walk->config, key);
+    if (!walk->list && !strchr(sentence, '%')) snprintf(text, sizeof text, "%s", translation(sentence));
+    bool names_it = walk->list || strstr(text, shown) || strstr(text, key);
+    snprintf(named, sizeof named, "%s%s%s", names_it ? "" : shown, names_it ? "" : ": ", text);
+    walk->bad(walk->context, key, fatal, hint, named);
 }
 
 /* ---- Rows ---- */
@@ -251,6 +255,8 @@ static void step_rows(const struct combinations *w, const struct config *c)
 {
     REFUSE(w, config_memory(c) == INT64_MIN, "train.memory", "as in 8GiB, or auto",
            "train.memory is not a number of bytes");
+    REFUSE(w, config_memory(c) > 0 && config_memory(c) < 1 << 20, "train.memory",
+           "with a unit, for example 8GiB", "train.memory is %lld bytes", (long long)config_memory(c));
     REFUSE(w,
            c->train.micro_batch > c->train.batch_size ||
                (c->train.micro_batch && c->train.batch_size % c->train.micro_batch),
@@ -375,6 +381,19 @@ static void optimizer_rows(const struct combinations *w, const struct config *c)
              (config_changed(c, "optim.offload_fraction") || config_changed(c, "optim.offload_dir")),
          config_changed(c, "optim.offload_dir") ? "optim.offload_dir" : "optim.offload_fraction",
          "set optim.offload", "it has no effect: optim.offload is none");
+    REFUSE(w, c->optim.offload == OPTIM_OFFLOAD_HOST && c->device.type == DEVICE_TYPE_CPU, "optim.offload",
+           "leave it out, or set optim.offload: nvme",
+           "optim.offload host is for cards: on device.type cpu the states are in host memory already");
+    bool low = c->optim.state_v == OPTIM_STATE_8BIT || c->optim.state_v == OPTIM_STATE_4BIT ||
+               (c->optim.state_v == OPTIM_STATE_AUTO && c->optim.use_meopt);
+    unsigned traits = optim_rules[c->optim.name].traits;
+    REFUSE(w,
+           low && traits & (WITH_V | WITH_MATRICES) && !(traits & WITH_POINTS) &&
+               c->optim.beta1 * c->optim.beta1 >= c->optim.beta2,
+           "optim.beta2", "raise optim.beta2, or set optim.state_v: bf16",
+           "optim.beta2 is %g, but a second moment of 8 or 4 bits needs more than the square of optim.beta1, "
+           "%g",
+           c->optim.beta2, c->optim.beta1 * c->optim.beta1);
     bool by_precision = c->train.precision == TRAIN_PRECISION_FP32;
     REFUSE(w, c->optim.pure_bf16 && c->model_s.dtype == TOWER_DTYPE_FP32, "optim.pure_bf16",
            by_precision ? N_("set train.precision: bf16") : N_("set model_s.dtype: bf16"),

@@ -102,15 +102,17 @@ int model_shape_check(struct model_shape *g, int64_t head_dim, struct error *err
     code = facts_check(g, sizes, err);
     if (code) return code;
     if (g->width % g->heads)
-        return error_set(err, EXIT_CONFIG, NULL, "width %lld is not a multiple of heads %lld",
-                         (long long)g->width, (long long)g->heads);
+        return error_set(err, EXIT_CONFIG, "heads must divide the width",
+                         "width %lld is not a multiple of heads %lld", (long long)g->width,
+                         (long long)g->heads);
     if (model_shape_parts(g) & PART_ATTN_POOL && !g->pool_heads)
         g->pool_heads = row->pool_heads ? row->pool_heads : g->heads;
     if (model_shape_parts(g) & PART_ATTN_POOL && !g->pool_queries) g->pool_queries = 1;
     if (model_shape_parts(g) & PART_ATTN_POOL && (code = check_attn_pool(g, err)) != 0) return code;
     if (g->image % g->patch && !row->crops)
-        return error_set(err, EXIT_CONFIG, NULL, "image %lld is not a multiple of patch %lld",
-                         (long long)g->image, (long long)g->patch);
+        return error_set(err, EXIT_CONFIG, "set image_size to a multiple of it",
+                         "image %lld is not a multiple of patch %lld", (long long)g->image,
+                         (long long)g->patch);
     if (g->registers < 0 || g->registers > 256 || (g->registers && !family_has(row, ROLE_REGISTERS)))
         return error_set(err, EXIT_CONFIG, NULL, "%lld registers in a tower of family %s, expected 0%s",
                          (long long)g->registers, family_name(g->family),
@@ -136,7 +138,7 @@ int model_shape_check(struct model_shape *g, int64_t head_dim, struct error *err
                          "pool is %s, but the tower has no %s token", model_shape_pool(g),
                          g->classless ? "class" : "distillation");
     if (g->norms == SUM_NORM || (g->norms == POST_NORM && !row->postnorm_width))
-        return error_set(err, EXIT_CONFIG, "use a checkpoint of another architecture",
+        return error_set(err, EXIT_CONFIG, "leave norm out, or use a checkpoint of another architecture",
                          "post-norm is not supported for %s towers", family_name(g->family));
     if (g->norms == POST_NORM && (g->layerscale == LAYERSCALE_WITH || (!g->layerscale && row->layerscale)))
         return error_set(err, EXIT_CONFIG, "set norm to pre if the tower is pre-norm",
