@@ -42,6 +42,32 @@ static int64_t side(const json_t *object, const char *key)
     return (int64_t)json_integer_value(json_is_array(value) ? json_array_get(value, 0) : value);
 }
 
+/* Records a member whose value no tower here has. */
+static void set_odd(struct sidecar *b, const char *key, const json_t *value)
+{
+    char *text = json_dumps(value, JSON_ENCODE_ANY), whole[64];
+    snprintf(whole, sizeof whole, "%s %s", key, text ? text : "");
+    copy(b->odd, sizeof b->odd, whole);
+    free(text);
+}
+
+static void read_epsilon(struct sidecar *b, const json_t *object, const char *key, float usual)
+{
+    const json_t *value = json_object_get(object, key);
+    float eps = (float)json_number_value(value);
+    if (value && !json_is_null(value) && !(eps > 0 && eps < 1)) set_odd(b, key, value);
+    b->says.norm_eps = eps > 0 ? eps : usual;
+}
+
+/* Images and patches are squares. */
+static void check_square(struct sidecar *b, const json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+    size_t n = json_array_size(value);
+    if (n > 2 || (n == 2 && !json_equal(json_array_get(value, 0), json_array_get(value, 1))))
+        set_odd(b, key, value);
+}
+
 static void set_activation(struct sidecar *b, const char *name)
 {
     copy(b->activation, sizeof b->activation, name);
@@ -145,9 +171,10 @@ static bool open_clip(struct sidecar *b, const json_t *root)
     } else if (is_true(vision, "global_average_pool")) set_pool(b, "avg");
     else set_pool(b, *pool ? pool : "tok");
     if (b->says.pool == POOL_AVG && is_true(vision, "final_ln_after_pool")) b->says.pool = POOL_AVG_FIRST;
-    b->says.norm_eps =
-        (float)json_number_value(json_object_get(json_object_get(vision, "norm_kwargs"), "eps"));
-    if (!(b->says.norm_eps > 0)) b->says.norm_eps = *json_word(vision, "eva_model_name") ? 1e-6f : 1e-5f;
+    read_epsilon(b, json_object_get(vision, "norm_kwargs"), "eps",
+                 *json_word(vision, "eva_model_name") ? 1e-6f : 1e-5f);
+    check_square(b, vision, "image_size");
+    check_square(b, vision, "patch_size");
     b->says.norms = is_true(vision, "postnorm") ? POST_NORM : NORMS_BEFORE; /* EVA-CLIP's */
     return true;
 }
@@ -207,8 +234,9 @@ static bool transformers(struct sidecar *b, const json_t *root)
     b->says.patch = side(model, "patch_size");
     b->says.hidden = integer(model, fact_rows[FACT_HIDDEN].member);
     b->says.heads = or_else(integer(model, fact_rows[FACT_HEADS].member), usual->heads);
-    b->says.norm_eps = (float)json_number_value(json_object_get(model, "layer_norm_eps"));
-    if (!(b->says.norm_eps > 0)) b->says.norm_eps = usual->norm_eps;
+    read_epsilon(b, model, "layer_norm_eps", usual->norm_eps);
+    check_square(b, model, "image_size");
+    check_square(b, model, "patch_size");
     if (!*act) act = usual->act;
     if (*act) set_activation(b, act);
     if (begins(type, "dinov3")) {

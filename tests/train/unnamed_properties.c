@@ -291,6 +291,8 @@ static void heads_of_attention_pooling_are_set_or_assumed(void **state)
     static const struct {
         const char *json, *key, *text;
     } refused[] = {
+        {OPEN_CLIP("false", ", \"norm_kwargs\": {\"eps\": 1e-50}"), NULL, "eps 1"},
+        {OPEN_CLIP("false", ", \"image_size\": [64, 96]"), NULL, "image_size [64, 96]"},
         {OPEN_CLIP("false", ", \"attentional_pool\": true, \"attn_pooler_heads\": 3"), "model_t.heads=2",
          "3 heads"},
         {OPEN_CLIP("false", ", \"attentional_pool\": true, \"pool_type\": \"avg\""), "model_t.heads=2",
