@@ -243,7 +243,7 @@ static void model_rows(const struct combinations *w, const struct config *c)
     static const char *const of_adapters[] = {"lora.alpha", "lora.targets"};
     for (size_t i = 0; i < sizeof of_adapters / sizeof *of_adapters; i++)
         NOTE(w, !adapters && config_changed(c, of_adapters[i]), of_adapters[i], "set lora.rank",
-             "it has no effect: lora.rank is 0");
+             "%s has no effect: lora.rank is 0", of_adapters[i]);
     REFUSE(w, adapters && config_changed(c, "model_s.freeze"), "model_s.freeze", "leave it out",
            "lora.rank trains adapters alone: all else is frozen already");
     REFUSE(w, adapters && c->train.ema > 0, "train.ema", "leave one of the two out",
@@ -376,11 +376,10 @@ static void rule_rows(const struct combinations *w, const struct config *c)
 
 static void optimizer_rows(const struct combinations *w, const struct config *c)
 {
-    NOTE(w,
-         !c->optim.offload &&
-             (config_changed(c, "optim.offload_fraction") || config_changed(c, "optim.offload_dir")),
-         config_changed(c, "optim.offload_dir") ? "optim.offload_dir" : "optim.offload_fraction",
-         "set optim.offload", "it has no effect: optim.offload is none");
+    static const char *const of_offload[] = {"optim.offload_fraction", "optim.offload_dir"};
+    for (size_t i = 0; i < sizeof of_offload / sizeof *of_offload; i++)
+        NOTE(w, !c->optim.offload && config_changed(c, of_offload[i]), of_offload[i], "set optim.offload",
+             "%s has no effect: optim.offload is none", of_offload[i]);
     REFUSE(w, c->optim.offload == OPTIM_OFFLOAD_HOST && c->device.type == DEVICE_TYPE_CPU, "optim.offload",
            "leave it out, or set optim.offload: nvme",
            "optim.offload host is for cards: on device.type cpu the states are in host memory already");

@@ -115,6 +115,10 @@ grep -q '\^~' err || fail "caret"
 printf 'train: {precision: fp32}\nmodel_t: {dtype: bf16}\nmodel_s: {dtype: bf16}\n' >unheard.yaml
 expect 0 "$MEOPT" config check unheard.yaml
 grep -q 'unheard.yaml:1:9: .*train.precision' err || fail "a precision that no tower takes"
+for key in optim.offload_fraction=0.5 optim.offload_dir=/tmp lora.alpha=8; do
+    expect 0 "$MEOPT" config check empty.yaml $key
+    grep -q "note: ${key%=*} " err || fail "a note does not name ${key%=*}: $(cat err)"
+done
 expect 7 "$MEOPT" config check --json bad.yaml
 grep -q '"line": 3' out || fail "json problems"
 grep -q "$(printf '\033')" out err && fail "escape bytes in a pipe"
