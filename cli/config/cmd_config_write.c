@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 
 /* Prints notes about the values that were just written; `config check` prints all. */
-struct metadata {
+struct notes {
     const struct edit *edits;
     int count;
     const struct config *config;
@@ -21,7 +21,7 @@ struct metadata {
 
 static void report_note(void *context, bool fatal, const struct error *e)
 {
-    const struct metadata *n = context;
+    const struct notes *n = context;
     for (int i = 0; i < n->count && !fatal; i++) {
         const struct config_origin *origin = &n->config->origins[config_key_index(n->edits[i].key)];
         if (!n->edits[i].value || e->line == 0 || (origin->from == ORIGIN_FILE && origin->line != e->line))
@@ -42,7 +42,7 @@ static int change(const struct arguments *args, struct edit *edits, int count, s
     int code = edit_file(path, edits, count, dry, &before, &before_bytes, &after, &after_bytes, err);
     if (code) return code;
     struct config old, new;
-    struct metadata notes = {edits, count, &new};
+    struct notes notes = {edits, count, &new};
     (void)config_examine(&old, path, before, before_bytes, NULL, 0, NULL, NULL, NULL);
     (void)config_examine(&new, path, after, after_bytes, NULL, 0, report_note, &notes, NULL);
     json_t *keys = json_object();
