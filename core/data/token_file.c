@@ -146,8 +146,8 @@ static int parse_llmc(struct token_file *f, struct error *err)
     f->first = LLMC_HEAD;
     f->count = ((int64_t)d->bytes - LLMC_HEAD) / f->width;
     if (version != llmc[row].version)
-        return error_set(err, EXIT_INTEGRITY, NULL, "byte 4: version %d, expected %d", version,
-                         llmc[row].version);
+        return error_set(err, EXIT_INTEGRITY, "write it again with llm.c's dev/data",
+                         "byte 4: version %d, expected %d", version, llmc[row].version);
     if (tokens != f->count || ((int64_t)d->bytes - LLMC_HEAD) % f->width)
         return error_set(err, EXIT_INTEGRITY, "copy it again",
                          "byte 8: the header has %lld tokens of %d bytes, but %lld bytes follow it",

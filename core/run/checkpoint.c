@@ -132,13 +132,14 @@ static int read_manifest(struct checkpoint *c, int fd, const char *path, struct 
 /* Reads from the manifest how many ranks wrote records. */
 static int read_writers(struct checkpoint *c, struct error *err)
 {
-    json_int_t version = json_integer_value(json_object_get(c->manifest, "version"));
+    const json_t *given = json_object_get(c->manifest, "version");
+    json_int_t version = given ? json_integer_value(given) : 1;
     json_t *files = json_object_get(c->manifest, "files"), *entry;
     const char *name;
-    if (version > CHECKPOINT_VERSION) /* neither damaged nor skipped */
+    if (version < 1 || version > CHECKPOINT_VERSION) /* neither damaged nor skipped */
         return error_set(err, EXIT_FAILED, "use the version of meopt that wrote it, or a later one",
-                         "the checkpoint of step %lld was written by a later version of meopt",
-                         (long long)c->step);
+                         "the checkpoint of step %lld has version %lld, expected 1 to %d", (long long)c->step,
+                         (long long)version, CHECKPOINT_VERSION);
     c->writers = 1;
     json_object_foreach(files, name, entry)
     {

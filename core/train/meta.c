@@ -229,13 +229,13 @@ static int write_files(const struct run *run, const struct trainer *t, const str
 {
     int ranks = t->ranks.size;
     const struct rank_info *most = &all[largest(all, ranks)];
-    json_t *meta =
-        json_pack("{s:i, s:s, s:i, s:f, s:s, s:I, s:I, s:I, s:I, s:s}", "version", 1, "host", all[0].host,
-                  "pid", (int)getpid(), "started", (double)time(NULL), "device", t->device->name, "images",
-                  (json_int_t)data_images(data), "total_steps", (json_int_t)total, "student_parameters",
-                  (json_int_t)model_shape_parameters(&t->student_shape), "teacher_parameters",
-                  (json_int_t)(t->objective->teacher ? model_shape_parameters(&t->teacher_shape) : 0),
-                  "family", family_name(t->student_shape.family));
+    json_t *meta = json_pack(
+        "{s:i, s:s, s:i, s:f, s:s, s:I, s:I, s:I, s:I, s:s}", "version", META_LAYOUT, "host", all[0].host,
+        "pid", (int)getpid(), "started", (double)time(NULL), "device", t->device->name, "images",
+        (json_int_t)data_images(data), "total_steps", (json_int_t)total, "student_parameters",
+        (json_int_t)model_shape_parameters(&t->student_shape), "teacher_parameters",
+        (json_int_t)(t->objective->teacher ? model_shape_parameters(&t->teacher_shape) : 0), "family",
+        family_name(t->student_shape.family));
     if (data_tokens(data)) json_object_set_new(meta, "tokens", json_integer((json_int_t)data_tokens(data)));
     if (data_documents(data))
         json_object_set_new(meta, "documents", document_facts_json(data_documents(data)));

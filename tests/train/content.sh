@@ -74,6 +74,11 @@ resume 10 run --stop-after 5
 alter $teacher
 refused run $teacher model_t.weight
 restore $teacher
+label="a run of another layout"
+sed -i 's/"version": 1,/"version": 2,/' run/meta.json
+"$MEOPT" train --resume run >log 2>&1 && fail "resumed" || [ $? = 3 ] || fail "exit code"
+grep -q 'meta.json: .*2.*1' log && grep -q '"version": 2,' run/meta.json || fail "not refused by its layout, or written over"
+sed -i 's/"version": 2,/"version": 1,/' run/meta.json
 label="another student"
 alter $student
 refused run $student model_s.weight
