@@ -77,7 +77,12 @@ int train_ranks_assign(const struct train_ranks *r, const struct arguments *args
     if (cards) code = config_assign(config, "device.cards", cards, err);
     if (!code && cards && config->device.type == DEVICE_TYPE_CPU)
         code = config_assign(config, "device.type", "auto", err);
-    if (!code && option_int(args, "workers", 0)) code = config_assign(config, "device.type", "cpu", err);
+    if (!code && option_int(args, "workers", 0)) {
+        if (config->device.type > DEVICE_TYPE_CPU)
+            log_warn("--workers trains on the CPU: device.type %s is not used",
+                     device_type_names[config->device.type]);
+        code = config_assign(config, "device.type", "cpu", err);
+    }
     return code ? code : assign_images(r, args, config, err);
 }
 

@@ -29,7 +29,7 @@ void combination(const struct combinations *walk, bool fatal, const char *key, c
     va_end(args);
     const char *shown = walk->list ? "" : config_key_here(walk->config, key);
     if (!walk->list && !strchr(sentence, '%')) snprintf(text, sizeof text, "%s", translation(sentence));
-    bool names_it = walk->list || strstr(text, shown) || strstr(text, key);
+    bool names_it = walk->list || strstr(text, strchr(key, '.')); /* model.width stands for model_s.width */
     snprintf(named, sizeof named, "%s%s%s", names_it ? "" : shown, names_it ? "" : ": ", text);
     walk->bad(walk->context, key, fatal, hint, named);
 }

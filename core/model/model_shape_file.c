@@ -507,14 +507,20 @@ static int refuse_tied(const char *head, const char *table, struct error *err)
 }
 
 /* BERT's head is its token table; a file may have copies of the table and of the bias. */
-static int check_copies(const struct key_map *key_map, const struct weights *weights, struct error *err)
+static int check_copies(const struct found *f, const struct key_map *key_map, const struct weights *weights,
+                        struct error *err)
 {
     static const struct {
         const char *key;
         enum role of;
     } copies[] = {{"cls.predictions.decoder.weight", ROLE_TOKENS},
                   {"cls.predictions.decoder.bias", ROLE_LM_BIAS}};
-    for (size_t i = 0; i < 2 && family_encoder(family_row(key_map->family)); i++) {
+    bool head = names_tensor(key_map, weights, ROLE_LM_BIAS, 0, 0) >= 0;
+    if (!family_encoder(family_row(key_map->family))) return 0;
+    if (head && f->config.says.family && !f->config.says.tied)
+        return error_set(err, EXIT_CONFIG, "tie them in transformers, and save the model again",
+                         "config.json has tie_word_embeddings false, but the head here is the token table");
+    for (size_t i = 0; i < 2; i++) {
         int64_t copy = weights_find_under(weights, &key_map->prefix, copies[i].key),
                 of = names_tensor(key_map, weights, copies[i].of, 0, 0);
         bool same = true;
@@ -536,7 +542,7 @@ static int settle_tied(struct model_shape *g, const struct found *f, const struc
     if (config && !f->config.says.tied && head < 0 && family_row(g->family)->keys[ROLE_LM_HEAD])
         return error_set(err, EXIT_CONFIG, "use the file of the whole model (...ForCausalLM)",
                          "config.json has tie_word_embeddings false, but the checkpoint no lm_head.weight");
-    if (head < 0) return check_copies(key_map, weights, err);
+    if (head < 0) return check_copies(f, key_map, weights, err);
     if (!config && !f->own.heads) return same_values(weights, head, table, &g->tied, err);
     int code = g->tied ? same_values(weights, head, table, &same, err) : 0;
     if (code || same) return code;

@@ -46,3 +46,7 @@ refused swiglu model.ffn=swiglu
 refused tied model.tied=false
 "$MEOPT" generate one --prompt the >out 2>log
 [ $? = 7 ] || fail "generate with an encoder"
+sed -i '0,/{/s//{"tie_word_embeddings": false, /' hf/config.json
+sed -i 's/^ *"tie_word_embeddings": true,*$//' hf/config.json
+"$MEOPT" eval vit.yaml model.weight=hf model.init=checkpoint model.heads=4 >out 2>log
+[ $? = 7 ] && grep -q tie_word_embeddings log || fail "a head apart from the token table: $(cat log)"
