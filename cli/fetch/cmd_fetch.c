@@ -16,6 +16,7 @@
 
 #include <jansson.h>
 #include <signal.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -336,7 +337,9 @@ static int read_checksum(struct source *own, const struct source *source, const 
 static int replace_address(struct source *own, char **url, const struct source *source, const char *from,
                            struct error *err)
 {
+    errno = 0;
     char *whole = realpath(from, NULL);
+    int why = whole ? 0 : errno;
     *own = *source;
     *url = strstr(from, "://") ? xstrdup(from) : xasprintf("file://%s", whole ? whole : from);
     own->urls = url;
@@ -344,6 +347,8 @@ static int replace_address(struct source *own, char **url, const struct source *
     free(whole);
     if (strncmp(*url, "https://", 8) == 0 || strncmp(*url, "http://", 7) == 0) return 0;
     if (strncmp(*url, "file:///", 8) == 0) return read_checksum(own, source, *url + 7, err);
+    if (strncmp(*url, "file://", 7) == 0 && why != ENOENT && (errno = why) != 0)
+        return error_errno(err, EXIT_FAILED, "check the path", "cannot open %s", from);
     return strncmp(*url, "file://", 7) == 0
                ? error_set(err, EXIT_FAILED, "check the path", "archive %s does not exist", from)
                : error_set(err, EXIT_USAGE, "use https://, http:// with --sha256, or a path",

@@ -365,6 +365,17 @@ static void rule_rows(const struct combinations *w, const struct config *c)
     bool factored = RULE_HAS(c->optim.name, WITH_FACTORS);
     NOTE(w, factored && !c->optim.torch_form && c->optim.eps > 1e-10, "optim.eps",
          "1e-30 is usual, and the default", "adafactor adds optim.eps to squares of gradients");
+    REFUSE(w, rule->traits & WITH_MOMENTUM && c->train.ema > 0 && c->optim.momentum == 0, "train.ema",
+           "set optim.momentum, for example 0.9, or leave train.ema out",
+           "train.ema needs a first moment, which apsgd has with optim.momentum alone");
+    bool eight =
+        c->optim.state_m == OPTIM_STATE_8BIT || (c->optim.state_m == OPTIM_STATE_AUTO && c->optim.use_meopt);
+    REFUSE(w,
+           points &&
+               (c->optim.state_m == OPTIM_STATE_4BIT || (eight && c->optim.state_v == OPTIM_STATE_4BIT)),
+           "optim.state_m", "set optim.state_m: bf16, or 8bit for both moments",
+           "optim.state_m %s with optim.state_v %s is too coarse for schedule_free",
+           optim_state_names[c->optim.state_m], optim_state_names[c->optim.state_v]);
     REFUSE(w, factored && c->optim.warmup_init && !c->optim.relative_step, "optim.warmup_init",
            "set optim.relative_step: true, or leave it out", "optim.warmup_init needs optim.relative_step");
     REFUSE(w, factored && c->optim.scale_parameter && c->optim.eps2 == 0, "optim.eps2", "0.001 is usual",

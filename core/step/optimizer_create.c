@@ -76,7 +76,8 @@ int trainer_optimizer(const struct trainer *t, struct meopt_options *o, struct e
     o->decay_rate = c->optim.decay_rate;
     o->scale_parameter = c->optim.scale_parameter;
     o->relative_step = c->optim.relative_step;
-    o->warmup_init = c->optim.warmup_init;
+    o->warmup_init =
+        c->optim.warmup_init && c->optim.relative_step; /* else of a rule that does not read it */
     o->torch_form = c->optim.torch_form;
     o->seed = (uint64_t)c->train.seed;
     o->average_decay = c->train.ema;

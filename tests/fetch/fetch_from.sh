@@ -64,6 +64,11 @@ refused "no checksum" far
 sed -i 's/^./0/; s/^\(.\)./\11/' usb/far.tar.gz.sha256
 refused "another checksum" far
 expect 3 "$MEOPT" fetch --from usb/far.tar.gz --dest bad
+# a path that cannot be followed is not one that is absent
+ln -s loop loop
+expect 1 "$MEOPT" fetch far --from loop --dest bad
+grep -q "$(python3 -c 'import errno, os; print(os.strerror(errno.ELOOP))')" err || fail "a loop of links: $(cat err)"
+
 # nor that: said, and what an earlier download recorded is required
 rm usb/far.tar.gz.sha256
 expect 0 "$MEOPT" fetch far --from usb --dest unverified --json

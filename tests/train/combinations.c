@@ -21,6 +21,7 @@ static const char *const settings[] = {
     "optim.name=lamb",
     "optim.name=adafactor",
     "optim.name=schedule_free",
+    "optim.warmup_init=true",
     "optim.preset=minimal",
     "train.micro_batch=2",
     "train.global_batch=8",
