@@ -53,7 +53,12 @@ static int describe(const struct config *c, const struct config_tower *tower, bo
         tower == &c->model_s && from_file && !config_given(c, "model.family"); /* read from its file */
     if (!g->family) g->family = tower->family;
     if (!g->family && !from_weights) g->family = c->model.family;
+    int64_t heads = g->heads;
     take_keys(c, tower, g);
+    if (g->kv_heads == heads && g->heads != heads && g->facts.from[FACT_KV_HEADS] == SOURCE_PRESET) {
+        g->kv_heads = 0; /* as many as heads, of width / heads */
+        if (g->facts.from[FACT_HEAD_DIM] == SOURCE_PRESET) g->head_dim = 0;
+    }
     if (tower->tied >= 0) g->tied = tower->tied;
     else if (tower->arch == TOWER_ARCH_CUSTOM) g->tied = g->family == FAMILY_GPT2 || g->family == FAMILY_BERT;
     if (objective_of(c)->classes) g->classes = tower->classes ? tower->classes : CLASSES_UNKNOWN;

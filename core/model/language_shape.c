@@ -86,9 +86,16 @@ int language_shape_check(struct model_shape *g, int64_t head_dim, struct error *
     static const enum fact sizes[] = {FACT_VOCABULARY, FACT_CONTEXT, FACT_POSITIONS, FACT_WIDTH,
                                       FACT_DEPTH,      FACT_HEADS,   FACT_HEAD_DIM,  FACT_KV_HEADS,
                                       FACT_HIDDEN,     FACT_COUNT};
+    if (g->heads > 0 && g->width > 0 && !g->head_dim)
+        return error_set(err, EXIT_CONFIG, "heads must divide the width",
+                         "width %lld is not a multiple of heads %lld", (long long)g->width,
+                         (long long)g->heads);
     int code = facts_check(g, sizes, err);
     if (code) return code;
-    if (g->heads % g->kv_heads) return refuse(err, "kv_heads", g->kv_heads, "a divisor of heads");
+    if (g->heads % g->kv_heads)
+        return error_set(err, EXIT_CONFIG, "kv_heads must divide heads",
+                         "heads %lld is not a multiple of kv_heads %lld", (long long)g->heads,
+                         (long long)g->kv_heads);
     if (g->norms != (row->norms ? row->norms : NORMS_BEFORE))
         return error_set(err, EXIT_CONFIG, "leave model.norm out",
                          "a %s model has no blocks with model.norm %s", family_name(g->family),

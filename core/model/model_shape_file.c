@@ -294,7 +294,8 @@ static int settle_kind(struct model_shape *g, const struct key_map *key_map, con
 {
     if (g->ffn && (g->ffn == SWIGLU) != (ffn == SWIGLU))
         return error_set(
-            err, EXIT_CONFIG, NULL, "the feed-forward is %s in the checkpoint, the configuration has %s",
+            err, EXIT_CONFIG, "check the weight path, or remove the key to use the checkpoint's value",
+            "the feed-forward is %s in the checkpoint, the configuration has %s",
             model_shape_activation(&(struct model_shape){.ffn = ffn}), model_shape_activation(g));
     if (!g->ffn) g->ffn = names_activation(key_map, ffn);
     int64_t at = names_tensor(key_map, weights, ROLE_REGISTERS, 0, ffn);

@@ -30,7 +30,8 @@ int trainer_library_error(const struct meopt_error *library, struct error *err)
         library->status == MEOPT_DEVICE_FAILED
             ? N_("'meopt doctor' tries the card, dmesg has the kernel's words; what was saved stays: "
                  "meopt train --resume")
-            : NULL,
+        : library->status == MEOPT_BAD_ARGUMENT ? N_("correct the keys of optim: see meopt-optimizers(7)")
+                                                : NULL,
         "optimizer: %s", library->message);
 }
 

@@ -96,5 +96,8 @@ refuses 'tied' model.weight=models/qwen3 model.tied=true
 refuses '81' model.weight=models/qwen3 model.vocabulary=81
 refuses '4' model.weight=models/qwen3 model.kv_heads=4
 refuses 'width' model.weight=models/qwen3 model.arch=qwen3_8b
+refuses 'kv_heads' $random model.family=llama model.hidden=48 model.kv_heads=3
+refuses 'heads' $random model.family=gpt2 model.heads=7
+plan $random model.arch=gpt2_small model.width=768 model.heads=6 && grep -q '6 heads of 128' out || fail "other heads than the arch's"
 refuses '65' model.weight=models/gpt2 model.context=65 # positions
 refuses 'objective' model.weight=models/qwen3 train.objective=classify data.root= model.classes=10
