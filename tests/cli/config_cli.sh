@@ -133,13 +133,13 @@ fi
 cp before.yaml shared.yaml
 on_nfs() { env LD_LIBRARY_PATH="$MEOPT_BUILD/tests" LD_PRELOAD=libfault.so FAULT_NFS=1 "$@"; }
 export ASAN_OPTIONS="verify_asan_link_order=0:${ASAN_OPTIONS:-}"
-for key in optim.lr=0.5 optim.beta1=0.5 optim.beta2=0.5 optim.eps=0.5 optim.weight_decay=0.25 train.seed=77 \
+for key in optim.lr=0.5 optim.beta1=0.5 optim.beta2=0.95 optim.eps=0.5 optim.weight_decay=0.25 train.seed=77 \
     train.epochs=3 data.prefetch=5 data.max_bad=0.5 data.workers=3; do
     (on_nfs "$MEOPT" config set shared.yaml $key 2>/dev/null || echo $key >>lost) &
 done
 wait
 test ! -e lost || fail "at once: $(cat lost) refused"
-for key in optim.lr=0.5 optim.beta1=0.5 optim.beta2=0.5 optim.eps=0.5 optim.weight_decay=0.25 train.seed=77 \
+for key in optim.lr=0.5 optim.beta1=0.5 optim.beta2=0.95 optim.eps=0.5 optim.weight_decay=0.25 train.seed=77 \
     train.epochs=3 data.prefetch=5 data.max_bad=0.5 data.workers=3; do
     test "$("$MEOPT" config get shared.yaml ${key%=*})" = ${key#*=} || fail "at once: $key is lost"
 done
