@@ -469,8 +469,8 @@ int image_list_search(struct image_list *list, const struct image_search *search
                 compressed(&w)
                     ? N_("unpack the archives with tar -xf")
                     : N_("set data.root to a directory with images, for COCO2014 'meopt fetch coco2014'"),
-                "has no .jpg, .jpeg, .png or .webp file, nor one in a .tar%s%s", list->unread ? ", but " : "",
-                list->unread ? list->unread : "");
+                "has no .jpg, .jpeg, .png or .webp file, nor one in a .tar%s%s",
+                list->unread ? _(", but ") : "", list->unread ? list->unread : "");
         code = EXIT_FAILED;
         error_at(err, search->root, 0, 0);
     }
