@@ -255,7 +255,7 @@ static void step_rows(const struct combinations *w, const struct config *c)
 {
     REFUSE(w, config_memory(c) == INT64_MIN, "train.memory", "as in 8GiB, or auto",
            "train.memory is not a number of bytes");
-    REFUSE(w, config_memory(c) > 0 && config_memory(c) < 1 << 20, "train.memory",
+    REFUSE(w, config_memory(c) > 0 && config_memory(c) < 100000, "train.memory",
            "with a unit, for example 8GiB", "train.memory is %lld bytes", (long long)config_memory(c));
     REFUSE(w,
            c->train.micro_batch > c->train.batch_size ||
