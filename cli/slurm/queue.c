@@ -24,22 +24,16 @@ enum {
 
 /* ---- the run ---- */
 
-static const char *field(json_t *object, const char *key)
-{
-    const char *text = json_string_value(json_object_get(object, key));
-    return text ? text : "";
-}
-
 /* Returns whether the run was started by the job; `restarted`: by its start after the last requeue. */
 static bool belongs(const char *run, const struct slurm_job *job, bool restarted)
 {
     json_t *meta = json_read_below(run, "meta.json", META_BYTES, NULL), *own = json_object_get(meta, "job");
-    const char *restarts = field(own, "restarts");
-    bool same = own && (job->task[0] ? strcmp(field(own, "array"), job->number) == 0 &&
-                                           strcmp(field(own, "task"), job->task) == 0
-                                     : strcmp(field(own, "id"), job->number) == 0);
-    if (job->cluster[0] && *field(own, "cluster"))
-        same = same && strcmp(field(own, "cluster"), job->cluster) == 0;
+    const char *restarts = json_word(own, "restarts");
+    bool same = own && (job->task[0] ? strcmp(json_word(own, "array"), job->number) == 0 &&
+                                           strcmp(json_word(own, "task"), job->task) == 0
+                                     : strcmp(json_word(own, "id"), job->number) == 0);
+    if (job->cluster[0] && *json_word(own, "cluster"))
+        same = same && strcmp(json_word(own, "cluster"), job->cluster) == 0;
     if (restarted) same = same && atoi(restarts) == atoi(job->restarts);
     json_decref(meta);
     return same;

@@ -121,8 +121,7 @@ int64_t json_member_count(const json_t *object, const char *key)
 
 void json_member_name(char *dst, size_t size, const json_t *object, const char *key)
 {
-    const char *text = json_string_value(json_object_get(object, key));
-    name_printable(dst, size, text ? text : "");
+    name_printable(dst, size, json_word(object, key));
 }
 
 /* frees text */

@@ -1,5 +1,6 @@
 /* The preprocessing of a tower's images: see preprocess.h. */
 #include "core/experiment/preprocess.h"
+#include "core/base/json.h"
 #include "core/base/json_members.h"
 #include "core/config/value.h"
 
@@ -49,12 +50,6 @@ static const json_t *value_of(const json_t *object, const char *key)
 {
     const json_t *value = json_object_get(object, key);
     return json_is_null(value) ? NULL : value;
-}
-
-static const char *text_of(const json_t *object, const char *key)
-{
-    const char *value = json_string_value(json_object_get(object, key));
-    return value ? value : "";
 }
 
 static bool bool_of(const json_t *object, const char *key, bool standard)
@@ -142,7 +137,7 @@ static void read_timm(struct preprocess_found *f, const json_t *root)
     double mean[3], std[3];
     if (!json_is_object(o)) o = root;
     const json_t *share = value_of(o, "crop_pct");
-    const char *mode = text_of(o, "crop_mode"), *filter = text_of(o, "interpolation");
+    const char *mode = json_word(o, "crop_mode"), *filter = json_word(o, "interpolation");
     f->side = value_of(o, "input_size") ? square_of(f, value_of(o, "input_size"), "input_size") : 224;
     read_numbers(f, o, "mean", imagenet_mean, mean);
     read_numbers(f, o, "std", imagenet_std, std);
@@ -162,7 +157,7 @@ static void read_open_clip(struct preprocess_found *f, const json_t *root)
     const json_t *o = value_of(root, "preprocess_cfg"),
                  *model = json_object_get(root, "model_cfg") ? json_object_get(root, "model_cfg") : root,
                  *size = value_of(json_object_get(model, "vision_cfg"), "image_size");
-    const char *mode = text_of(o, "resize_mode"), *filter = text_of(o, "interpolation");
+    const char *mode = json_word(o, "resize_mode"), *filter = json_word(o, "interpolation");
     double mean[3], std[3];
     if (!size) size = value_of(o, "size");
     f->side = size ? square_of(f, size, "image_size") : 224;
@@ -199,8 +194,8 @@ static const struct processor {
 /* Returns the row of a class. "CLIPFeatureExtractor" and "CLIPImageProcessorFast" are "CLIP". */
 static const struct processor *processor_of(struct preprocess_found *f, const json_t *o, const char *model)
 {
-    const char *type = text_of(o, "image_processor_type");
-    if (!*type) type = text_of(o, "feature_extractor_type");
+    const char *type = json_word(o, "image_processor_type");
+    if (!*type) type = json_word(o, "feature_extractor_type");
     for (size_t i = 0; i < sizeof processors / sizeof *processors; i++) {
         size_t n = strlen(processors[i].name);
         if (strncmp(type, processors[i].name, n) == 0 &&
@@ -283,7 +278,7 @@ static void read_transformers(struct preprocess_found *f, const json_t *o, const
     if (filter && (!json_is_integer(filter) || number < 0 || number > 5))
         set_unsupported(f, "resample is %s", json_is_integer(filter) ? "not 0 to 5" : N_("no number"));
     else f->how.resample = filters[number];
-    const char *as = text_of(o, PREPROCESS_RESIZE_AS);
+    const char *as = json_word(o, PREPROCESS_RESIZE_AS);
     f->how.as = class->as;
     if (*as) f->how.as = (enum resize_as)choice_of(f, data_resize_as_names, PREPROCESS_RESIZE_AS, as);
     if (f->how.as == RESIZE_AS_HF && (number == 0 || number > 3)) f->how.as = RESIZE_AS_HF_PIL;

@@ -16,8 +16,7 @@
 
 static void copy_message(char *dst, size_t size, const json_t *object, const char *key)
 {
-    const char *text = json_string_value(json_object_get(object, key));
-    message_translated(dst, size, text ? text : ""); /* the file may belong to another user */
+    message_translated(dst, size, json_word(object, key)); /* the file may belong to another user */
 }
 
 /* After a reboot the pid may belong to a different process, which does not hold the run's lock. */
