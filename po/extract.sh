@@ -7,7 +7,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 # Functions that translate their own texts, by the position of a text among their arguments.
 first='_ N_ log_info log_warn io_error screen_refused log_row row'
-second='line_advise damaged table_warn bad restart_part stop_writing log_row row set_unsupported show_message
+second='run_check_layout line_advise damaged table_warn bad restart_part stop_writing log_row row set_unsupported show_message
   monitor_note label_names_report report_empty heartbeat_agree write_error png_error screen_refused refuse report_library print_line write_comment'
 third='error_set error_errno line_advise doctor_add damaged refuse source_error send_request file_below_error unlisted
   contradiction next_mirror unsupported KIND weights_refuse_missing report_library copy comm_name_rank optim_fail'

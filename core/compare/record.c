@@ -66,12 +66,8 @@ static int read_meta(struct record *r, struct error *err)
     json_t *meta;
     int code = read_object(r->path, "meta.json", &meta, err);
     if (code) return code;
-    int64_t version = json_member_count(meta, "version");
-    if (meta && version >= 0 && version != RECORD_LAYOUT) {
+    if (run_check_layout(meta, "compare it with the meopt that made it", err)) {
         json_decref(meta);
-        error_set(err, EXIT_INTEGRITY, "compare it with the meopt that made it",
-                  "this run has layout %lld, this program reads layout %d", (long long)version,
-                  RECORD_LAYOUT);
         return error_at(err, r->path, 0, 0);
     }
     json_member_name(r->device, sizeof r->device, meta, "device");

@@ -17,8 +17,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { RECORD_LAYOUT = 1 }; /* meta.json's version */
-
 struct setting {
     char *key, *value; /* "optim.lr"; the value of the last steps */
     char *history;     /* "0.01 -> 1.0e-5 @40" if it changed during the run, else NULL */

@@ -30,6 +30,15 @@ enum {
 
 char *run_path(const struct run *run, const char *name) { return path_join(run->directory, name); }
 
+int run_check_layout(const json_t *meta, const char *hint, struct error *err)
+{
+    const json_t *given = json_object_get(meta, "version");
+    json_int_t version = given ? json_integer_value(given) : RUN_LAYOUT;
+    if (version == RUN_LAYOUT) return 0;
+    return error_set(err, EXIT_INTEGRITY, hint, "this run has layout %lld, this program reads layout %d",
+                     (long long)version, RUN_LAYOUT);
+}
+
 int run_append(const char *directory, const char *name, int *fd, struct error *err)
 {
     int code = file_unshare(directory, name, err);

@@ -64,6 +64,10 @@ void run_tidy(const struct run *run);
 
 char *run_path(const struct run *run, const char *name);
 
+enum { RUN_LAYOUT = 1 }; /* meta.json's version */
+/* Refuses the meta.json of another layout with EXIT_INTEGRITY and the hint. One that says none is of this. */
+int run_check_layout(const json_t *meta, const char *hint, struct error *err);
+
 /* Opens one of its files, a regular one, for appending: no pipe or link in a run's directory can block or
  * redirect a writer. */
 int run_append(const char *directory, const char *name, int *fd, struct error *err);

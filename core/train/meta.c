@@ -230,7 +230,7 @@ static int write_files(const struct run *run, const struct trainer *t, const str
     int ranks = t->ranks.size;
     const struct rank_info *most = &all[largest(all, ranks)];
     json_t *meta = json_pack(
-        "{s:i, s:s, s:i, s:f, s:s, s:I, s:I, s:I, s:I, s:s}", "version", META_LAYOUT, "host", all[0].host,
+        "{s:i, s:s, s:i, s:f, s:s, s:I, s:I, s:I, s:I, s:s}", "version", RUN_LAYOUT, "host", all[0].host,
         "pid", (int)getpid(), "started", (double)time(NULL), "device", t->device->name, "images",
         (json_int_t)data_images(data), "total_steps", (json_int_t)total, "student_parameters",
         (json_int_t)model_shape_parameters(&t->student_shape), "teacher_parameters",

@@ -8,8 +8,6 @@
 #include "core/run/run.h"
 #include "core/step/trainer.h"
 
-enum { META_LAYOUT = 1 }; /* meta.json's version */
-
 /* Writes both files (collective call; rank 0 writes). total: steps of the whole run. peak_flops: of all
  * cards, 0 if unknown. start: from start_table.h; identity: from resume_check_config; both remain the
  * caller's. plan.json has the plan of the rank with the most memory, and those of all ranks if they differ.

@@ -364,13 +364,7 @@ static int read_meta(const struct run *run, json_t **meta, struct error *err)
             code = error_set(err, EXIT_INTEGRITY, "remove it to resume without comparing",
                              "cannot parse the description of the run: %s",
                              *meta ? _("no JSON object") : why.text);
-        } else if (!code && json_object_get(*meta, "version")) {
-            json_int_t version = json_integer_value(json_object_get(*meta, "version"));
-            if (version != META_LAYOUT)
-                code = error_set(err, EXIT_INTEGRITY, "resume it with the meopt that made it",
-                                 "this run has layout %lld, this program reads layout %d", (long long)version,
-                                 META_LAYOUT);
-        }
+        } else if (!code) code = run_check_layout(*meta, "resume it with the meopt that made it", err);
         if (code) error_at(err, path, why.line, why.column);
     }
     free(text);

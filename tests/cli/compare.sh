@@ -183,6 +183,8 @@ refuse 2 "$dir/with" --published nothing
 cp -r "$dir/with" "$dir/newer"
 echo '{"version":2}' >"$dir/newer/meta.json"
 refuse 3 "$dir/without" "$dir/newer"
+echo '{"version":"1"}' >"$dir/newer/meta.json" # no number: unknown, not absent
+refuse 3 "$dir/without" "$dir/newer"
 printf '{"step":61,"loss' >>"$dir/with/metrics.jsonl"
 c "$dir/without" "$dir/with" --json 2>/dev/null | python3 -c 'import json, sys
 (warning,) = json.load(sys.stdin)["warnings"]
