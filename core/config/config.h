@@ -259,9 +259,6 @@ int config_resolve(struct config *config, enum family family, struct error *err)
  * formats). */
 int config_assign(struct config *config, const char *key, const char *value, struct error *err);
 
-/* Whether a step's gradients come from several forwards. config_clips: whether optim.clip_grad_norm or
- * LAMB's optim.max_grad_norm limits the gradient norm. */
-bool config_accumulates(const struct config *config);
 /* Returns whether adapters alone are trained: the run's checkpoints have no other weights. */
 bool config_trains_adapters(const struct config *config);
 /* Returns whether the samples are tokens: by the objective, or by the family of a classifier. */
@@ -270,6 +267,7 @@ bool config_reads_tokens(const struct config *config);
 int64_t config_bytes(const char *text);
 /* Returns train.memory: 0 not set, -1 auto, else bytes. */
 int64_t config_memory(const struct config *config);
+/* Returns whether optim.clip_grad_norm or LAMB's optim.max_grad_norm limits the gradient norm. */
 bool config_clips(const struct config *config);
 /* Returns the steps of warm-up of a run of `total` steps. */
 int64_t config_warmup(const struct config *config, int64_t total);
@@ -284,6 +282,16 @@ static inline int config_replicas(const struct config *config, int ranks)
     int stages = config_stages(config);
     return ranks > stages ? ranks / stages : 1;
 }
+/* Returns whether steps are made of micro-batches that ranks share. */
+static inline bool config_shares_steps(const struct config *config, int ranks)
+{
+    return ranks > 1 || config->train.global_batch > 0;
+}
+/* How a step of `ranks` ranks is divided: samples of all of them, of a micro-batch, and micro-batches. */
+struct step_division {
+    int64_t samples, micro, count;
+};
+struct step_division config_divide_step(const struct config *config, int ranks);
 /* Reads model_s.freeze of a tower of `depth` blocks: the number of groups (embedding, blocks) that are
  * frozen, and whether all but the head are. false: it is not such a text, or there are fewer blocks. */
 bool config_frozen(const struct config *config, int64_t depth, int *groups, bool *end);

@@ -65,9 +65,20 @@ enum data_pipeline config_usual_pipeline(enum family family) { return usual[fami
 
 bool config_trains_adapters(const struct config *c) { return c->lora.rank || c->lora.adapter[0]; }
 
-bool config_accumulates(const struct config *c)
+/* Returns whether a step's gradients come from several forwards. */
+static bool accumulates(const struct config *c)
 {
     return c->train.micro_batch > 0 && c->train.micro_batch < c->train.batch_size;
+}
+
+struct step_division config_divide_step(const struct config *c, int ranks)
+{
+    int64_t own = c->train.batch_size, micro = c->train.micro_batch > 0 ? c->train.micro_batch : own,
+            samples = c->train.global_batch > 0       ? c->train.global_batch
+                      : config_shares_steps(c, ranks) ? own * config_replicas(c, ranks)
+                                                      : own;
+    if (micro > samples) micro = samples;
+    return (struct step_division){samples, micro, micro ? (samples + micro - 1) / micro : 0};
 }
 
 int64_t config_bytes(const char *text)
@@ -139,7 +150,7 @@ void resolve_defaults(struct config *c)
     if (c->optim.gradients == OPTIM_GRADIENTS_AUTO)
         c->optim.gradients = c->optim.use_meopt ? OPTIM_GRADIENTS_RELEASE : OPTIM_GRADIENTS_KEEP;
     if (c->optim.clip_mode == OPTIM_CLIP_MODE_AUTO) {
-        bool costs = c->optim.gradients == OPTIM_GRADIENTS_RELEASE && !config_accumulates(c) &&
+        bool costs = c->optim.gradients == OPTIM_GRADIENTS_RELEASE && !accumulates(c) &&
                      config_stages(c) <= 1; /* it accumulates: the bits of one rank */
         c->optim.clip_mode = costs && config_clips(c) ? OPTIM_CLIP_MODE_PREVIOUS : OPTIM_CLIP_MODE_EXACT;
     }

@@ -74,7 +74,7 @@ static void rank_rows(const struct combinations *w, const struct config *c, cons
                       const struct model_shape *student, int ranks)
 {
     const struct objective *o = objective_of(c);
-    bool shared = ranks > 1 || c->train.global_batch > 0; /* several ranks can compute a step */
+    bool shared = config_shares_steps(c, ranks);
     int stages = config_stages(c), replicas = config_replicas(c, ranks);
     REFUSE(w, stages > 1 && ranks % stages, "dist.pipeline",
            "start a multiple of it: --cards, srun, --workers", "dist.pipeline is %d, but there %s %d rank%s",
@@ -85,30 +85,24 @@ static void rank_rows(const struct combinations *w, const struct config *c, cons
         REFUSE(w, stages > 1 && stages > divided[i]->depth && (!i || divided[1] != student), "dist.pipeline",
                "use at most one stage for each block", "dist.pipeline is %d, but the %s has %lld blocks",
                stages, objective_tower(o, !i), (long long)divided[i]->depth);
-    int64_t own = c->train.batch_size,
-            images = !shared                     ? own
-                     : c->train.global_batch > 0 ? c->train.global_batch
-                                                 : own * replicas,
-            micro = c->train.micro_batch > 0 ? c->train.micro_batch : own;
-    if (micro > images) micro = images;
-    int64_t count = micro ? (images + micro - 1) / micro : 0;
-    REFUSE(w, shared && count < replicas, "train.micro_batch",
+    const struct step_division d = config_divide_step(c, ranks);
+    REFUSE(w, shared && d.count < replicas, "train.micro_batch",
            "lower train.micro_batch, or start fewer ranks",
-           "%d ranks for %lld micro-batches of %lld images: %lld in a step", replicas, (long long)count,
-           (long long)micro, (long long)images);
-    REFUSE(w, c->train.rounds == TRAIN_ROUNDS_BREADTH && count <= replicas && stages <= 1, "train.rounds",
+           "%d ranks for %lld micro-batches of %lld images: %lld in a step", replicas, (long long)d.count,
+           (long long)d.micro, (long long)d.samples);
+    REFUSE(w, c->train.rounds == TRAIN_ROUNDS_BREADTH && d.count <= replicas && stages <= 1, "train.rounds",
            "train.rounds: auto",
            "train.rounds is breadth, but a step has one micro-batch: set train.micro_batch");
     REFUSE(w, shared && c->model_s.place == TOWER_PLACE_STREAMED, "model_s.place",
            "dist.shard: parameters, and model_s.place: resident",
            "model_s.place streamed is for one rank without train.global_batch");
     REFUSE(w,
-           !shared && c->optim.gradients == OPTIM_GRADIENTS_RELEASE && count > 1 &&
+           !shared && c->optim.gradients == OPTIM_GRADIENTS_RELEASE && d.count > 1 &&
                c->optim.clip_grad_norm > 0 && c->optim.clip_mode == OPTIM_CLIP_MODE_BLOCK,
            "optim.clip_mode", "optim.clip_mode: exact",
            "optim.clip_mode block has no use when released gradients are accumulated (train.micro_batch %lld "
            "of %lld): exact costs nothing",
-           (long long)micro, (long long)own);
+           (long long)d.micro, (long long)c->train.batch_size);
 }
 
 void experiment_combinations(const struct combinations *list)
@@ -127,21 +121,32 @@ static void refuse(void *context, const char *key, bool fatal, const char *hint,
     if (fatal && !first->code) error_set(first, EXIT_CONFIG, hint, "%s", sentence);
 }
 
+static int result(const struct error *first, struct error *err)
+{
+    if (first->code && err) *err = *first;
+    return first->code;
+}
+
 int experiment_check(const struct config *c, const struct model_shape *teacher,
-                     const struct model_shape *student, int ranks, struct error *err)
+                     const struct model_shape *student, struct error *err)
 {
     struct error first = {0};
-    struct combinations walk = {.config = c, .bad = refuse, .context = &first};
-    shape_rows(&walk, c, teacher, student);
-    if (ranks) rank_rows(&walk, c, teacher, student, ranks);
-    if (first.code && err) *err = first;
-    return first.code;
+    shape_rows(&(struct combinations){.config = c, .bad = refuse, .context = &first}, c, teacher, student);
+    return result(&first, err);
+}
+
+int experiment_check_ranks(const struct config *c, const struct model_shape *teacher,
+                           const struct model_shape *student, int ranks, struct error *err)
+{
+    struct error first = {0};
+    rank_rows(&(struct combinations){.config = c, .bad = refuse, .context = &first}, c, teacher, student,
+              ranks);
+    return result(&first, err);
 }
 
 int experiment_check_adapters(const struct config *c, const struct model_shape *student, struct error *err)
 {
     struct error first = {0};
     adapter_rows(&(struct combinations){.config = c, .bad = refuse, .context = &first}, c, student);
-    if (first.code && err) *err = first;
-    return first.code;
+    return result(&first, err);
 }

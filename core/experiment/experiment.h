@@ -77,11 +77,13 @@ int experiment_check_weights(struct config *config, bool student, struct error *
 int experiment_shapes(struct config *config, bool random, struct model_shape *teacher,
                       struct model_shape *student, struct weights **teacher_weights,
                       struct weights **student_weights, struct error *err);
-/* Returns EXIT_CONFIG for the first combination of keys that does not go together with these shapes and,
- * unless it is 0, with a training on this number of ranks. teacher: NULL without one. experiment_shapes has
- * checked the shapes. */
+/* Returns EXIT_CONFIG for the first combination of keys that does not go together with these shapes.
+ * teacher: NULL without one. experiment_shapes calls it. */
 int experiment_check(const struct config *config, const struct model_shape *teacher,
-                     const struct model_shape *student, int ranks, struct error *err);
+                     const struct model_shape *student, struct error *err);
+/* The same with a training on this number of ranks. */
+int experiment_check_ranks(const struct config *config, const struct model_shape *teacher,
+                           const struct model_shape *student, int ranks, struct error *err);
 /* The rows of adapters alone, for a student that is read without its teacher or classifier. */
 int experiment_check_adapters(const struct config *config, const struct model_shape *student,
                               struct error *err);

@@ -352,7 +352,7 @@ static int settle_language(struct config *c, bool random, struct model_shape *g,
     if (!c->model_s.vocabulary) c->model_s.vocabulary = g->vocabulary;
     code = adapters_settle(c, g, err);
     if (!code && objective_of(c)->classes) code = settle_class_count(c, g, err);
-    if (!code) code = experiment_check(c, NULL, g, 0, err);
+    if (!code) code = experiment_check(c, NULL, g, err);
     return code ? code : config_resolve(c, g->family, err);
 }
 
@@ -381,7 +381,7 @@ int experiment_shapes(struct config *c, bool random, struct model_shape *teacher
         int code = settle_alone(c, true, random, student, student_weights, err);
         if (!code) code = settle_class_count(c, student, err);
         if (!code) code = adapters_settle(c, student, err);
-        if (!code) code = experiment_check(c, NULL, student, 0, err);
+        if (!code) code = experiment_check(c, NULL, student, err);
         if (code) weights_close(*student_weights);
         if (code) *student_weights = NULL;
         return code;
@@ -399,7 +399,7 @@ int experiment_shapes(struct config *c, bool random, struct model_shape *teacher
         code = preprocess_assign_student(c, &images[1], pipeline_given, teacher, student,
                                          *student_weights != NULL, err);
     if (!code) code = adapters_settle(c, student, err);
-    if (!code) code = experiment_check(c, teacher, student, 0, err);
+    if (!code) code = experiment_check(c, teacher, student, err);
     if (code) {
         weights_close(*teacher_weights);
         weights_close(*student_weights);

@@ -30,7 +30,7 @@ void simulate_inspect(void *context, const struct trainer *t)
         s->teacher_groups = t->teacher->group_count;
         s->teacher_stream_bytes = (double)pipeline_stream_bytes(t->teacher, t->micro);
     }
-    s->micro_count = t->dp ? (t->images + t->micro - 1) / t->micro : (t->batch + t->micro - 1) / t->micro;
+    s->micro_count = (t->images + t->micro - 1) / t->micro;
     bool library = t->config->dist.reduce == DIST_REDUCE_LIBRARY;
     for (int i = 0; i < tower->parameter_count; i++) {
         const struct parameter *p = &tower->parameters[i];

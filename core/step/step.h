@@ -141,10 +141,9 @@ void set_reduce_callbacks(const struct trainer *t, struct meopt_options *options
 
 /* ---- step_ranks.c ---- */
 
-/* Returns whether steps are made of micro-batches that ranks share. */
-bool dp_enabled(const struct config *config, int ranks);
-/* Sets t->images, batch, micro, and the rounds. Called before the towers are created. */
-void dp_plan(struct trainer *t);
+/* Divides the step's micro-batches among the ranks: sets t->batch and the rounds, after t->images and micro,
+ * before the towers are created. */
+void dp_plan(struct trainer *t, int64_t micro_count);
 /* Returns the images in a step of the rank with the most, after dp_plan. */
 int64_t dp_most_images(const struct trainer *t);
 /* Returns the bytes of sharded weights that this rank gathered so far. */

@@ -59,8 +59,6 @@ struct group {
     struct comm_job reduce, gather;
 };
 
-bool dp_enabled(const struct config *c, int ranks) { return ranks > 1 || c->train.global_batch > 0; }
-
 static int64_t micro_batch_images(const struct trainer *t, int64_t index)
 {
     int64_t left = t->images - index * t->micro;
@@ -82,17 +80,13 @@ int64_t dp_most_images(const struct trainer *t)
     return first > second ? first : second; /* the last micro-batch may be smaller */
 }
 
-void dp_plan(struct trainer *t)
+void dp_plan(struct trainer *t, int64_t micro_count)
 {
-    const struct config *c = t->config;
     struct data_parallel *m = t->dp = xcalloc(1, sizeof *m);
     int ranks = t->data->size;
-    t->images = c->train.global_batch > 0 ? c->train.global_batch : c->train.batch_size * ranks;
-    t->micro = c->train.micro_batch > 0 ? c->train.micro_batch : c->train.batch_size;
-    if (t->micro > t->images) t->micro = t->images;
-    m->micro_count = (t->images + t->micro - 1) / t->micro;
-    t->schedule.rounds = (m->micro_count + ranks - 1) / ranks;
-    m->sharded = c->dist.shard != DIST_SHARD_NONE && ranks > 1;
+    m->micro_count = micro_count;
+    t->schedule.rounds = (micro_count + ranks - 1) / ranks;
+    m->sharded = t->config->dist.shard != DIST_SHARD_NONE && ranks > 1;
     t->batch = images_of(t, t->data->rank);
 }
 

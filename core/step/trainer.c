@@ -335,7 +335,7 @@ static int connect_ranks(struct trainer *t, const struct comm_options *ranks, st
     struct comm_options stages = {.size = (int)t->config->dist.pipeline, .shared = -1};
     bool planned = t->device->kind == DEVICE_DRY && !t->evaluates && stages.size > 1;
     if (!ranks) ranks = planned ? &stages : &alone;
-    if (ranks->size == 1 && (t->evaluates || t->device->host_memory || !dp_enabled(t->config, 1))) {
+    if (ranks->size == 1 && (t->evaluates || t->device->host_memory || !config_shares_steps(t->config, 1))) {
         comm_self(&t->ranks, t->device);
         return 0;
     }
@@ -360,13 +360,15 @@ static void plan_step(struct trainer *t)
         t->schedule.rounds = 1;
         return;
     }
-    if (dp_enabled(c, t->ranks.size)) {
-        dp_plan(t);
+    const struct step_division d = config_divide_step(c, t->ranks.size);
+    t->images = d.samples;
+    t->micro = d.micro;
+    if (config_shares_steps(c, t->ranks.size)) {
+        dp_plan(t, d.count);
         return;
     }
-    t->batch = t->images = c->train.batch_size;
-    t->micro = config_accumulates(c) ? c->train.micro_batch : t->batch;
-    t->schedule.rounds = step_micro_batches(t);
+    t->batch = t->images;
+    t->schedule.rounds = d.count;
 }
 
 /* Counts the operations of a step per image: forward, and backward of the blocks that are trained. */
@@ -409,7 +411,7 @@ static int create(struct trainer **trainer, struct config *config, struct device
         code = experiment_shapes(config, random, &t->teacher_shape, &t->student_shape, &teacher_weights,
                                  &student_weights, err);
     if (!code && !evaluates)
-        code = experiment_check(config, &t->teacher_shape, &t->student_shape, t->ranks.size, err);
+        code = experiment_check_ranks(config, &t->teacher_shape, &t->student_shape, t->ranks.size, err);
     if (code) goto fail;
     t->release = !evaluates && config->optim.gradients == OPTIM_GRADIENTS_RELEASE;
     if ((code = pipeline_open(t, err)) != 0) goto fail;
