@@ -25,10 +25,9 @@ void combination(const struct combinations *walk, bool fatal, const char *key, c
             }
         }
         text[n] = 0;
-    } else if (strchr(sentence, '%')) text_format(text, sizeof text, sentence, args);
+    } else text_format(text, sizeof text, sentence, args);
     va_end(args);
     const char *shown = walk->list ? "" : config_key_here(walk->config, key);
-    if (!walk->list && !strchr(sentence, '%')) snprintf(text, sizeof text, "%s", translation(sentence));
     bool names_it = walk->list || strstr(text, strchr(key, '.')); /* model.width stands for model_s.width */
     snprintf(named, sizeof named, "%s%s%s", names_it ? "" : shown, names_it ? "" : ": ", text);
     walk->bad(walk->context, key, fatal, hint, named);
