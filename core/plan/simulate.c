@@ -244,7 +244,7 @@ static int backward(struct step *step, struct error *err)
     for (int g = q->order.lowest; g <= q->order.last; g++) work += q->groups[g].work;
     for (int i = 0; i < p->count; i++) p->all[i].flight.group = -1;
     int code = run_pass(p, BACKWARD, q->order.last + 1, work > 0 ? seconds : 0, work);
-    for (int i = 0; i < p->count; i++) code |= schedule_land(step, &p->all[i].flight, err);
+    for (int i = 0; i < p->count; i++) code |= schedule_wait(step, &p->all[i].flight, err);
     return code;
 }
 
@@ -261,7 +261,7 @@ static int take(struct step *step, int g, int64_t round, struct error *err)
     return 0;
 }
 
-static int taken(struct step *step, int group, struct error *err)
+static int wait_taken(struct step *step, int group, struct error *err)
 {
     struct simulation *s = &step->simulation->all[stage_of(step->simulation, group)];
     (void)err;
@@ -283,7 +283,7 @@ static int apply(struct step *step, int group, struct error *err)
     return 0;
 }
 
-static const struct sink timed = {.take = take, .taken = taken, .apply = apply};
+static const struct sink timed = {.take = take, .wait = wait_taken, .apply = apply};
 
 /* Returns how many of a stage's ranks are in a node. */
 static int ranks_here(const struct simulated_speed *v, int ranks, int stages)

@@ -100,21 +100,21 @@ int group_pass_run(const struct group_pass *p, struct error *err)
 }
 
 /* Waits until a gradient is taken; that of the last round completes the group's sum. */
-static int end_taking(struct step *s, struct in_flight flight, struct error *err)
+static int wait_taken(struct step *s, struct in_flight flight, struct error *err)
 {
     const struct sink *sink = s->sink;
     if (flight.group < 0) return 0;
-    int code = sink->taken ? sink->taken(s, flight.group, err) : 0;
+    int code = sink->wait ? sink->wait(s, flight.group, err) : 0;
     if (code || !flight.last) return code;
     if (!s->measures) return sink->apply(s, flight.group, err);
     return sink->measure ? sink->measure(s, flight.group, err) : 0;
 }
 
-int schedule_land(struct step *s, struct in_flight *flight, struct error *err)
+int schedule_wait(struct step *s, struct in_flight *flight, struct error *err)
 {
-    struct in_flight landed = *flight;
+    struct in_flight before = *flight;
     flight->group = -1;
-    return end_taking(s, landed, err);
+    return wait_taken(s, before, err);
 }
 
 int schedule_take(struct step *s, struct in_flight *flight, int group, int64_t slot, bool own,
@@ -124,7 +124,7 @@ int schedule_take(struct step *s, struct in_flight *flight, int group, int64_t s
     int64_t round = o->first + slot;
     bool last = round == o->rounds - 1;
     /* breadth-first the sum of the micro-batch before is continued, so it must be there */
-    int code = own && o->breadth ? schedule_land(s, flight, err) : 0;
+    int code = own && o->breadth ? schedule_wait(s, flight, err) : 0;
     if (!code && last && group == o->last && s->unread) {
         s->unread = false;
         code = s->read_loss(s, err);
@@ -135,7 +135,7 @@ int schedule_take(struct step *s, struct in_flight *flight, int group, int64_t s
     struct in_flight before = *flight;
     *flight = (struct in_flight){group, last};
     /* with fewer rounds than a wave has, the next group's first gradient may be in the same buffer */
-    return s->overlaps && o->count == o->wave ? end_taking(s, before, err) : schedule_land(s, flight, err);
+    return s->overlaps && o->count == o->wave ? wait_taken(s, before, err) : schedule_wait(s, flight, err);
 }
 
 /* ---- micro-batches of this rank ---- */
@@ -256,7 +256,7 @@ static int backward(struct step *s, struct error *err)
                               .computed = s->source ? take : NULL};
     s->flight.group = -1;
     int code = run_pass(s, s->t->student, pass, s->sink->whole, err);
-    return code ? code : schedule_land(s, &s->flight, err);
+    return code ? code : schedule_wait(s, &s->flight, err);
 }
 
 static int read_loss(struct step *s, struct error *err)

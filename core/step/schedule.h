@@ -28,7 +28,7 @@ struct sink {
     /* Takes the gradient of a group for the micro-batch of a round, or begins to. A rank without a
      * micro-batch in this round has no gradient, but makes the same collective calls. */
     int (*take)(struct step *s, int group, int64_t round, struct error *err);
-    int (*taken)(struct step *s, int group, struct error *err); /* waits for that */
+    int (*wait)(struct step *s, int group, struct error *err); /* until it is taken */
     /* After the last round of a group: */
     int (*measure)(struct step *s, int group, struct error *err);
     int (*apply)(struct step *s, int group, struct error *err);
@@ -77,7 +77,7 @@ int schedule_run(struct step *s, struct error *err);
 int schedule_take(struct step *s, struct in_flight *flight, int group, int64_t slot, bool own,
                   struct error *err);
 /* Waits for the gradient in flight, at the end of a backward pass. */
-int schedule_land(struct step *s, struct in_flight *flight, struct error *err);
+int schedule_wait(struct step *s, struct in_flight *flight, struct error *err);
 
 /* A pass over groups `from` to `to`, by 1 or -1, and in each over the micro-batches of `count` slots. */
 struct group_pass {

@@ -118,9 +118,9 @@ static int released_apply(struct step *s, int group, struct error *err)
     struct trainer *t = s->t;
     struct meopt_error library = {0};
     int status;
-    if (s->by_group) step_measure(t, group);
     size_t count = group_gradients(t, group, false);
     if (s->by_group) {
+        step_measure(t, group);
         struct meopt_clip clip = step_clip_group(t, group);
         clip.found = step_grad_stats(t, group);
         status = meopt_step_clipped(t->opt, t->tensors.given, t->tensors.gradients, count, &clip, &library);

@@ -380,7 +380,7 @@ static int take(struct step *s, int group, int64_t round, struct error *err)
     return 0;
 }
 
-static int taken(struct step *s, int group, struct error *err)
+static int wait_taken(struct step *s, int group, struct error *err)
 {
     struct trainer *t = s->t;
     return comm_end(t->data, &t->dp->jobs[group].reduce, err);
@@ -515,7 +515,7 @@ static int end(struct step *s, int code, struct error *err)
 }
 
 const struct sink sink_ranks = {.take = take,
-                                .taken = taken,
+                                .wait = wait_taken,
                                 .measure = measure,
                                 .apply = apply,
                                 .measured = measured,
