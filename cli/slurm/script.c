@@ -101,22 +101,25 @@ static char *read_value(const char *p, size_t n)
     return text;
 }
 
-/* Reads a line after its mark. false: it names no run. */
+/* Reads a line after its mark. false: it names no run, or has a field that is unknown or there twice. */
 static bool read_line(struct slurm_script *s, const char *p)
 {
+    bool known = true;
     *s = (struct slurm_script){0};
     for (size_t n; *p && *p != '\n'; p += n + (p[n] == ' ')) {
         n = strcspn(p, " \n");
         size_t name = strcspn(p, "=");
         char *value = name < n ? read_value(p + name + 1, n - name - 1) : xstrdup("");
-        if (name == 4 && memcmp(p, "task", 4) == 0) snprintf(s->task, sizeof s->task, "%s", value);
+        if (name == 4 && memcmp(p, "task", 4) == 0 && !s->task[0])
+            known &= (size_t)snprintf(s->task, sizeof s->task, "%s", value) < sizeof s->task;
         else if (name == 3 && memcmp(p, "run", 3) == 0 && !s->run) s->run = xstrdup(value);
         else if (name == 6 && memcmp(p, "config", 6) == 0 && !s->config) s->config = xstrdup(value);
         else if (name == 8 && memcmp(p, "override", 8) == 0) slurm_script_add(s, value);
         else if (name == 5 && memcmp(p, "value", 5) == 0) slurm_script_add(s, value), s->value_count++;
+        else known &= n == 0;
         free(value);
     }
-    if (s->run && s->run[0] == '/' && s->config && s->config[0] == '/') return true;
+    if (known && s->run && s->run[0] == '/' && s->config && s->config[0] == '/') return true;
     slurm_script_free(s);
     return false;
 }

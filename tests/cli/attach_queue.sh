@@ -121,7 +121,7 @@ grep -q '"train.steps=7"' out || fail "an override that was changed: $(cat out)"
 edited eva.sh 's/exec srun/exec srun --mpi=pmix/; s/--time=.*/--time=1:00:00/'
 run_of eva eva
 for change in '/^#MEOPT/!s/train.steps=6/train.steps=7/' '/^#MEOPT/s/train.steps=6/train.steps=7/' "s/ train --resume.*/& 'train.seed=2'/" \
-    's/^ *exec srun/#&/' 's/ run=/&.\//' '/^#MEOPT/d'; do
+    's/^ *exec srun/#&/' 's/ run=/&.\//' '/^#MEOPT/s/$/ seed=2/' '/^#MEOPT/s/$/ run=\/tmp\/other/' '/^#MEOPT/d'; do
     edited eva.sh "$change"
     expect 1 "$MEOPT" attach 4711
     grep -q '4711.*#MEOPT' err || fail "$change: $(cat err)"
