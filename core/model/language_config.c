@@ -470,7 +470,7 @@ static int read_model(struct language_config *c, const struct type *type, const 
     return code || !family_row(c->says.family)->rms ? code : read_rope(c, root, err);
 }
 
-void language_config_arguments(struct language_config *c, const struct weights *weights)
+int language_config_arguments(struct language_config *c, const struct weights *weights, struct error *err)
 {
     static const struct {
         enum fact fact;
@@ -480,16 +480,22 @@ void language_config_arguments(struct language_config *c, const struct weights *
                   {FACT_DEPTH, "model_args.n_layer"},
                   {FACT_POSITIONS, "model_args.block_size"},
                   {FACT_VOCABULARY, "model_args.vocab_size"}};
-    if (!weights_metadata(weights, fields[0].key)) return;
+    if (!weights_metadata(weights, fields[0].key)) return 0;
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         const char *value = weights_metadata(weights, fields[i].key);
-        if (value) (void)fact_read(&c->says, fields[i].fact, value);
+        char printed[64];
+        if (value && !fact_read(&c->says, fields[i].fact, value))
+            return error_set(err, EXIT_CONFIG, "use a checkpoint of another architecture",
+                             "%s is %s, expected 1 to %lld", fields[i].key,
+                             name_printable(printed, sizeof printed, value),
+                             (long long)fact_rows[fields[i].fact].most);
     }
     c->says.family = FAMILY_GPT2;
     c->says.parts = PART_QKV_BIAS;
     c->says.ffn = 1 + ACTIVATION_GELU; /* torch.nn.GELU() */
     c->says.norm_eps = 1e-5f;
     c->says.tied = true;
+    return 0;
 }
 
 int language_config_read(struct language_config *c, const char *checkpoint, struct error *err)

@@ -16,8 +16,9 @@ struct language_config {
  * an unknown model_type is no error: says.family is FAMILY_UNKNOWN. */
 int language_config_read(struct language_config *config, const char *checkpoint, struct error *err);
 /* Sets the properties of nanoGPT's model_args, which are in the file of the weights; without any, `config`
- * stays. */
-void language_config_arguments(struct language_config *config, const struct weights *weights);
+ * stays. EXIT_CONFIG for a value out of range. */
+int language_config_arguments(struct language_config *config, const struct weights *weights,
+                              struct error *err);
 const char *language_rope_type(enum rope_scaling scaling); /* "default", "linear", "llama3", "yarn" */
 /* Refuses (EXIT_CONFIG) a type that is not of the family. */
 int language_config_check(const struct language_config *config, enum family family, struct error *err);

@@ -646,7 +646,8 @@ static int language_dims(struct model_shape *g, const struct key_map *key_map, c
     int ffn = names_ffn(key_map, weights);
     int code = metadata_read(&f.own, weights, err);
     if (code) return code;
-    if (!f.config.says.family && !f.own.heads) language_config_arguments(&f.config, weights);
+    if (!f.config.says.family && !f.own.heads) code = language_config_arguments(&f.config, weights, err);
+    if (code) return code;
     f.says = f.config.says.family ? &f.config.says : &f.own;
     f.from = f.says == &f.own || !f.config.type[0] ? SOURCE_METADATA : SOURCE_SIDECAR; /* also nanoGPT's */
     code = settle_token_sizes(g, key_map, weights, &f.config, ffn, err);

@@ -71,6 +71,7 @@ state["_orig_mod.lm_head.weight"] = state["_orig_mod.transformer.wte.weight"]
 model_args = dict(n_layer=n, n_head=4, n_embd=d, block_size=context, bias=True, vocab_size=v, dropout=0.0)
 torch.save({"model": state, "model_args": model_args, "iter_num": 5, "config": {"dataset": "x"}}, "ckpt.pt")
 torch.save({"model": state, "model_args": {**model_args, "n_embd": 64}}, "other.pt")
+torch.save({"model": state, "model_args": {**model_args, "n_head": 0}}, "zero.pt")
 torch.save(state, "alone.pt")
 PYTHON
 )
@@ -84,3 +85,6 @@ shape() { # FILE: heads and activation, and whether they are assumed
 code=0
 "$MEOPT" plan "$dir/gpt.yaml" model.weight="$dir/other.pt" >"$dir/out" 2>"$dir/log" || code=$?
 [ "$code" = 7 ] && grep -q 64 "$dir/log" || fail "model_args of another model: exit $code, $(cat "$dir/log")"
+code=0
+"$MEOPT" plan "$dir/gpt.yaml" model.weight="$dir/zero.pt" >"$dir/out" 2>"$dir/log" || code=$?
+[ "$code" = 7 ] && grep -q 'n_head.*0' "$dir/log" || fail "no heads in model_args: exit $code, $(cat "$dir/log")"
