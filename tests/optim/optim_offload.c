@@ -146,11 +146,14 @@ static void every_rule_and_preset_has_the_resident_bits(void **state)
     for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++)
         for (size_t p = 0; p < sizeof presets / sizeof *presets; p++) {
             char what[100];
-            if (card && ((size_t)rule + p) % (rule == MEOPT_MUON ? 6 : 3))
+            if (card && ((size_t)rule + p) % 3)
                 continue; /* emulated kernels take time */
             struct meopt_options o = options_of(rule, presets[p]), f = offloaded(o, 1, card && p % 2 ? 1 : 2);
             if (rule != MEOPT_SCHEDULE_FREE) o.average_decay = f.average_decay = 0.9;
-            if (rule == MEOPT_MUON) o.device = f.device; /* whose products have other bits */
+            if (rule == MEOPT_MUON) {
+                o.device = f.device; /* whose products have other bits */
+                o.ns_steps = f.ns_steps = 1;
+            }
             enum way way = (enum way)((size_t)rule + p) % WAYS;
             if (way == ACCUMULATED) o.accumulator = f.accumulator = MEOPT_STATE_8BIT;
             struct saved resident = train(&o, way, false), other = train(&f, way, true);
