@@ -64,33 +64,52 @@ void compare_variants_free(struct compare_plan *plan)
     plan->variants = NULL;
     plan->variant_count = 0;
 }
-static struct compare_variant *variant_named(const struct compare_plan *plan, const char *rule, size_t n)
+/* Returns the rule that optim.name reads from the first n characters; -1: none. */
+static int rule_named(const char *name, size_t n)
+{
+    for (int r = 0; r < RULE_COUNT; r++) {
+        const char *const names[] = {optim_rules[r].name, optim_rules[r].alias};
+        for (int i = 0; i < 2; i++)
+            if (strlen(names[i]) == n && memcmp(names[i], name, n) == 0) return r;
+    }
+    return -1;
+}
+static struct compare_variant *variant_of(const struct compare_plan *plan, int rule)
 {
     for (int i = 0; i < plan->variant_count; i++)
-        if (strlen(plan->variants[i].suffix) == n && memcmp(plan->variants[i].suffix, rule, n) == 0)
-            return &plan->variants[i];
+        if (plan->variants[i].rule == rule) return &plan->variants[i];
     return NULL;
 }
 
 /* Adds a variant for each rule of the list. */
 static int add_rules(struct compare_plan *plan, const char *rules, struct error *err)
 {
+    const char *hint = N_("rules of optim.name, each once, as in adamw,lion,schedule_free");
     for (const char *p = rules;; p++) {
         size_t n = strcspn(p, ",");
-        char rule[64] = "";
-        if (n < sizeof rule) memcpy(rule, p, n);
-        bool known = false;
-        for (int r = 0; r < RULE_COUNT; r++)
-            known |= strcmp(rule, optim_rules[r].name) == 0 || strcmp(rule, optim_rules[r].alias) == 0;
-        if (!known || variant_named(plan, rule, n))
-            return error_set(
-                err, EXIT_USAGE, "rules of optim.name, each once, as in adamw,lion,schedule_free",
-                known ? "--rules %s: '%.*s' is listed twice" : N_("--rules %s: there is no rule '%.*s'"),
-                rules, (int)n, p);
-        variant_set(variant_add(plan, rule, rule), xasprintf("optim.name=%s", rule));
+        int rule = rule_named(p, n);
+        if (rule < 0)
+            return error_set(err, EXIT_USAGE, hint, "--rules %s: there is no rule '%.*s'", rules, (int)n, p);
+        const struct compare_variant *same = variant_of(plan, rule);
+        if (same)
+            return error_set(err, EXIT_USAGE, hint, "--rules %s: '%.*s' is the rule of '%s', listed already",
+                             rules, (int)n, p, same->label);
+        char *name = xasprintf("%.*s", (int)n, p);
+        struct compare_variant *v = variant_add(plan, name, name);
+        v->rule = rule;
+        variant_set(v, xasprintf("optim.name=%s", name));
+        free(name);
         p += n;
         if (!*p) return 0;
     }
+}
+
+/* Refuses a setting that would give a run a rule different from its name. */
+static int check_override(const char *setting, const char *rules, struct error *err)
+{
+    if (strncmp(setting, "optim.name=", 11) != 0) return 0;
+    return error_set(err, EXIT_USAGE, "list the rule in --rules",
+                     "%s: --rules %s sets optim.name of each run", setting, rules);
 }
 
 int compare_variants(struct compare_plan *plan, const char *rules, struct error *err)
@@ -107,7 +126,10 @@ int compare_variants(struct compare_plan *plan, const char *rules, struct error 
     for (int i = 0; i < plan->override_count && !code; i++) {
         char *setting = plan->overrides[i], *colon = strchr(setting, ':');
         bool own = colon && (size_t)(colon - setting) < strcspn(setting, "=");
-        struct compare_variant *v = own ? variant_named(plan, setting, (size_t)(colon - setting)) : NULL;
+        struct compare_variant *v =
+            own ? variant_of(plan, rule_named(setting, (size_t)(colon - setting))) : NULL;
+        code = check_override(own ? colon + 1 : setting, rules, err);
+        if (code) break;
         if (v) variant_set(v, xstrdup(colon + 1));
         else if (!own) plan->overrides[shared++] = setting;
         else

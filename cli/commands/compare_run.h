@@ -7,6 +7,7 @@
 /* One column: what its runs have besides the configuration. */
 struct compare_variant {
     char *label, *suffix; /* of the column; of the names of its runs */
+    int rule;             /* of --rules */
     const char **overrides;
     int override_count;
 };

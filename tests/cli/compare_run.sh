@@ -71,7 +71,7 @@ f = {f["key"]: f for f in j["facts"]}
 assert f["final_loss"]["n"] == [2, 2] and f["final_loss"]["sd"][0] > 0 and f["final_loss"]["p"][1] > 0.01
 assert [json.load(open(r + "/meta.json"))["seed"] for c in j["columns"] for r in c["runs"]] == [3, 4, 3, 4]
 END
-"$MEOPT" compare --run "$dir/tiny.yaml" --rules adamw,lion,schedule_free lion:optim.lr=1.0e-4 train.steps=6 --run-dir "$dir/rules" --name u --json \
+"$MEOPT" compare --run "$dir/tiny.yaml" --rules adamw,lion,schedule_free lion:optim.lr=1.0e-4 apadamw:optim.beta2=0.95 train.steps=6 --run-dir "$dir/rules" --name u --json \
     >"$dir/rules.json" 2>"$dir/log" || fail "rules: $(cat "$dir/log")"
 python3 - "$dir" <<'END' || fail "rules"
 import json, sys
@@ -82,9 +82,10 @@ assert [c["runs"][0].rsplit("/", 1)[1] for c in j["columns"]] == ["u-adamw", "u-
 keys = [k for k in f if "gap" in k] + ["peak_bytes", "optimizer_bytes_per_param"]
 assert len(keys) >= 4 and all(len(f[k]) == 3 for k in keys), keys
 settings = {s["key"]: s["values"] for s in j["config"]}
-assert [float(x) for x in settings["optim.lr"]][1] == 1e-4 and settings["optim.name"] == ["apadamw", "lion", "schedule_free"], settings
+assert [float(x) for x in settings["optim.lr"]][1] == 1e-4 and float(settings["optim.beta2"][0]) == 0.95 and settings["optim.name"] == ["apadamw", "lion", "schedule_free"], settings
 END
-for wrong in "--rules adamw,none" "--rules adamw,adamw" "--rules adamw lion:optim.lr=1"; do
+for wrong in "--rules adamw,none" "--rules adamw,adamw" "--rules adam,lion,apadam" "--rules adamw lion:optim.lr=1" "--rules adamw optim.name=lion" \
+    "--rules adamw,lion lion:optim.name=adam"; do
     code=0
     # shellcheck disable=SC2086
     "$MEOPT" compare --run "$dir/tiny.yaml" $wrong --run-dir "$dir/wrong" >/dev/null 2>"$dir/log" || code=$?
