@@ -252,7 +252,7 @@ enum meopt_tensor_flags {
     MEOPT_KEEP_F32 = 2, /* fp32 weights and states, whatever the options (tokens, positional embeddings) */
     MEOPT_PART = 4,     /* this handle holds `count` elements from `first`; shape is the whole tensor's */
     /* Other tensors use the same memory for weights or copy at other times (streaming). Without the flag,
-     * meopt_create refuses tensors whose memory overlaps. meopt_rebind does not check. Not schedule_free. */
+     * meopt_create refuses tensors whose memory overlaps. meopt_rebind does not check. */
     MEOPT_SHARED_MEMORY = 8,
     MEOPT_KEEP_BF16 = 16, /* the caller's weights are bf16, whatever the size (model.bfloat16()) */
     MEOPT_COPY_F16 = 32,  /* fp32+copy, whatever options and size, with a copy in fp16 (model.half()) */
@@ -292,9 +292,10 @@ struct meopt_bytes {
     int64_t parameters;
     size_t weights, copy, correction, moments, scales, accumulators; /* scales: a part of `moments` */
     size_t total;                                                    /* without `scales`, a part of moments */
-    size_t callers;   /* the part of weights and copy in the caller's memory */
-    size_t workspace; /* muon: the matrix that steps; in `total`; 0 in meopt_info */
-    size_t point;     /* at MEOPT_POINT_EVAL: host memory for y; in `total` */
+    size_t callers; /* the part of weights and copy in the caller's memory */
+    /* muon: the matrix that steps; adafactor: sums of a matrix on the host; in `total`; 0 in meopt_info */
+    size_t workspace;
+    size_t point; /* at MEOPT_POINT_EVAL: host memory for y; in `total` */
 };
 
 /* Computes the bytes that meopt_create would hold, without allocating. */
@@ -391,6 +392,10 @@ int meopt_export(const struct meopt *opt, size_t tensor, int64_t first, int64_t 
  * have y. After an error except MEOPT_NO_MEMORY, call it again. Other rules have one point. */
 enum meopt_point { MEOPT_POINT_TRAIN, MEOPT_POINT_EVAL };
 int meopt_set_point(struct meopt *opt, enum meopt_point point, struct meopt_error *err);
+/* For a tensor with MEOPT_SHARED_MEMORY, whose memory meopt_set_point leaves alone: writes x over y there,
+ * rounded as that does, and no residual bits. Before meopt_set_point to EVAL the caller makes a copy of y,
+ * calls this, stores x, and puts y back before TRAIN. At EVAL records of such a tensor are refused. */
+int meopt_average_shared(struct meopt *opt, size_t tensor, struct meopt_error *err);
 /* meopt_export of the weights of a point, at which the handle need not be; x is not rounded to the format. */
 int meopt_export_point(const struct meopt *opt, size_t tensor, enum meopt_point point, int64_t first,
                        int64_t count, float *values, struct meopt_error *err);

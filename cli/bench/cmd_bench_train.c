@@ -42,9 +42,10 @@ static const void *next_images(void *context) { return ((struct synthetic *)cont
 /* Results: the best step, its time by kind of work, and the best GEMM rate of each type. */
 struct bench_result {
     double seconds, images, gflops, model_gflops;
-    double published_gflops;  /* of the card; 0: unknown */
-    double tokens;            /* of a sample; 0: it is an image */
-    double spent[WORK_KINDS]; /* of that step, with --profile */
+    double update_flops, update_share; /* Newton-Schulz of a step, and its part of all operations */
+    double published_gflops;           /* of the card; 0: unknown */
+    double tokens;                     /* of a sample; 0: it is an image */
+    double spent[WORK_KINDS];          /* of that step, with --profile */
     int64_t calls[WORK_KINDS];
     double call; /* seconds of an empty call */
     struct gemm_peak bf16, fp32;
@@ -154,8 +155,11 @@ static int bench_steps(struct trainer *t, const struct config *c, int64_t steps,
     if (code) return code;
     f->images = (double)t->batch / f->seconds;
     f->tokens = t->objective->tokens ? (double)t->labels_each : 0;
-    f->gflops = (t->student_flops + (t->teacher ? model_shape_forward_flops(&t->teacher_shape) : 0)) *
-                f->images * 1e-9;
+    double passes = (t->student_flops + (t->teacher ? model_shape_forward_flops(&t->teacher_shape) : 0)) *
+                    (double)t->batch;
+    f->update_flops = t->update_flops;
+    f->update_share = f->update_flops / (passes + f->update_flops);
+    f->gflops = (passes + f->update_flops) / f->seconds * 1e-9;
     f->model_gflops = t->model_flops * f->images * 1e-9;
     f->published_gflops = t->device->peak_flops * 1e-9;
     f->on_cpu = t->device->kind == DEVICE_CPU;
@@ -211,6 +215,10 @@ static void print_json(const struct bench_result *f, bool profiled)
                "file_classes", json_object_get(memory, "file_classes"), "resident_bytes",
                (json_int_t)f->resident, "processor_s", f->processor_s, "stream_wait_ms",
                wait_or_null(f->stream_ms), "offload_wait_ms", wait_or_null(f->offload_ms));
+    if (f->update_flops > 0) {
+        json_object_set_new(all, "update_flops", json_real(f->update_flops));
+        json_object_set_new(all, "update_share", json_real(f->update_share));
+    }
     json_object_set_new(all, "model_gflops", json_real(f->model_gflops));
     json_object_set_new(all, "mfu", rate_or_null(utilization(f)));
     json_object_set_new(all, "mfu_peak_gflops", rate_or_null(mfu_peak_gflops(f)));
@@ -286,6 +294,9 @@ static void print_text(const struct bench_result *f, bool profiled)
     if (mfu_peak_gflops(f) > 0)
         printf("MFU         %.1f %% of %.1f GFLOP/s (%s)\n", 100 * utilization(f), mfu_peak_gflops(f),
                f->published_gflops > 0 ? _("the card's published peak") : _("measured"));
+    if (f->update_flops > 0)
+        printf(_("%*s %.4g GFLOP of Newton-Schulz per step: %.1f %% of its operations\n"),
+               PAD(-11, _("update")), f->update_flops * 1e-9, 100 * f->update_share);
     if (profiled) print_profile(f);
     for (int k = 0; k < MEMORY_CLASS_COUNT; k++)
         printf("%*s %.1f MiB\n", PAD(-11, _(memory_class_names[k])),

@@ -16,7 +16,7 @@ static const double MIB = 1 << 20, GIB = 1 << 30;
 double plan_report_step_seconds(const struct plan_report *r)
 {
     if (r->step_ms > 0) return r->step_ms * 1e-3;
-    return r->gflops > 0 ? r->plan->step_flops / (r->gflops * 1e9) : 0;
+    return r->gflops > 0 ? (r->plan->step_flops + r->plan->update_flops) / (r->gflops * 1e9) : 0;
 }
 
 enum { FIELD = 9 }; /* column at which the values begin */
@@ -180,7 +180,7 @@ static void print_time(const struct plan_report *r)
     if (p->first_epoch_step_flops > p->step_flops)
         printf(_(" (%.4g until the teacher's outputs are cached)"), p->first_epoch_step_flops / 1e12);
     if (r->gflops > 0)
-        printf(", %.3g s at %.4g GFLOP/s%s", p->step_flops / (r->gflops * 1e9), r->gflops,
+        printf(", %.3g s at %.4g GFLOP/s%s", (p->step_flops + p->update_flops) / (r->gflops * 1e9), r->gflops,
                r->gflops_measured ? _(", the measured peak of GEMM") : "");
     if (r->epoch_hours > 0)
         printf(_("\nepoch    %.3g h: %lld %s"), r->epoch_hours, (long long)r->images,
@@ -189,8 +189,8 @@ static void print_time(const struct plan_report *r)
     if (tokens > 0) printf(_("\nrate     %.4g tokens/s of one rank"), tokens);
     printf(_("\nupdate   %.2f GB of memory traffic per step"), p->update_bytes / 1e9);
     if (p->update_flops > 0)
-        printf(_(", and %.4g TFLOP of Newton-Schulz: %.3g of a step's"), p->update_flops / 1e12,
-               p->update_flops / p->step_flops);
+        printf(_(", and %.4g TFLOP of Newton-Schulz: %.1f %% of a step's operations"), p->update_flops / 1e12,
+               100 * plan_update_share(p));
     printf("\n");
     print_rules(p);
     if (r->predicts) print_prediction(r);
@@ -330,12 +330,14 @@ static void add_time(json_t *root, const struct plan_report *r)
     const struct plan *p = r->plan;
     json_object_set_new(root, "step_flops", json_real(p->step_flops));
     json_object_set_new(root, "step_s",
-                        r->gflops > 0 ? json_real(p->step_flops / (r->gflops * 1e9)) : json_null());
+                        r->gflops > 0 ? json_real((p->step_flops + p->update_flops) / (r->gflops * 1e9))
+                                      : json_null());
     if (p->student.context)
         json_object_set_new(root, "tokens_per_s", positive_json(rank_tokens_per_second(r)));
     json_object_set_new(root, "predicted", prediction_json(r));
     json_object_set_new(root, "update_bytes", json_real(p->update_bytes));
     json_object_set_new(root, "update_flops", json_real(p->update_flops));
+    json_object_set_new(root, "update_share", json_real(plan_update_share(p)));
     json_t *rules = json_object();
     for (int i = 0; i < RULE_COUNT; i++)
         if (p->rules[i].tensors)

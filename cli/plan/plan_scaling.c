@@ -36,7 +36,7 @@ static struct plan_speed read_speed(const struct arguments *args, const struct m
            teacher = plan->first_epoch_step_flops > plan->step_flops
                          ? 0
                          : (double)plan->batch * plan_teacher_flops(plan),
-           backward = plan->step_flops - student - teacher;
+           all = plan->step_flops + plan->update_flops, backward = all - student - teacher; /* with updates */
     struct plan_speed how = {.ranks = ranks};
     how.gflops_assumed = step_ms <= 0 && gflops <= 0;
     how.gflops = step_ms > 0 ? 0 : gflops > 0 ? gflops : p->speed.gflops;
@@ -44,9 +44,9 @@ static struct plan_speed read_speed(const struct arguments *args, const struct m
     how.network_assumed = network <= 0;
     how.latency_assumed = latency < 0;
     how.speed = (struct simulated_speed){.step_s = step_ms > 0 ? step_ms * 1e-3 / plan->stages
-                                                               : plan->step_flops / (how.gflops * 1e9),
-                                         .backward = backward > 0 ? backward / plan->step_flops : 0,
-                                         .student = plan->step_flops > 0 ? student / plan->step_flops : 0,
+                                                               : all / (how.gflops * 1e9),
+                                         .backward = backward > 0 ? backward / all : 0,
+                                         .student = all > 0 ? student / all : 0,
                                          .bandwidth = 1e9 * (bandwidth > 0 ? bandwidth : LINK_GB_PER_S),
                                          .network = 1e9 * network,
                                          .node_ranks = plan_node_ranks(args, ranks),

@@ -357,8 +357,6 @@ static void rule_rows(const struct combinations *w, const struct config *c)
            "schedule_free averages in place of a schedule: after the warm-up its learning rate is constant");
     REFUSE(w, points && c->train.ema > 0, "train.ema", "leave one of the two out",
            "train.ema averages weights, which schedule_free does already");
-    REFUSE(w, points && c->model_s.place == TOWER_PLACE_STREAMED, "model_s.place",
-           "set model_s.place: resident", "streamed weights cannot be moved to the average of schedule_free");
     REFUSE(w, points && c->optim.beta1 <= 0, "optim.beta1", "0.9 is usual",
            "optim.beta1 is 0, expected above 0 for schedule_free");
     bool factored = RULE_HAS(c->optim.name, WITH_FACTORS);

@@ -254,41 +254,52 @@ static void factor_part_add(const struct optim_task *t, const struct factor_part
     for (int64_t i = 0; i < p->matrices * each; i++) column[i] += p->sums[rows + i];
 }
 
-/* One part adds to the caller's sums; so do all if there is no memory for their own. */
-static void cpu_factor_sums(struct device *dev, struct optim_work *work, struct optim_sweep *sweep,
-                            size_t task, double *sums)
+/* Divides a tensor into parts, and returns the values of their sums; 0: one part adds to the caller's. */
+static size_t factor_parts(const struct optim_task *t, int threads, struct factor_sums *s)
 {
-    (void)dev, (void)work;
-    const struct optim_task *t = &sweep->tasks[task];
-    if (!t->count) return;
-    struct factor_sums s = {.kernels = sweep->kernels, .task = t};
     int64_t most = FACTOR_PARTS_VALUES / (t->factors.columns * FACTOR_LEVELS),
             chunks = optim_chunks(t->count);
-    int parts = threads_count(sweep->threads);
+    int parts = threads_count(threads);
     if (parts > most) parts = most > 1 ? (int)most : 1;
     if (parts > chunks) parts = (int)chunks;
     if (parts > FACTOR_PARTS_MOST) parts = FACTOR_PARTS_MOST;
     size_t values = 0;
-    for (s.count = 0; s.count < parts; s.count++) {
-        struct factor_part *p = &s.parts[s.count];
-        *p = factor_part(t, s.count, parts);
+    for (s->count = 0; s->count < parts; s->count++) {
+        struct factor_part *p = &s->parts[s->count];
+        *p = factor_part(t, s->count, parts);
         values += (size_t)(p->rows + p->matrices * t->factors.columns) * FACTOR_LEVELS;
     }
-    double *own = parts > 1 ? calloc(values, sizeof *own) : NULL, *at = own;
-    if (!own) {
-        struct factor_part p = factor_part(t, 0, 1);
+    return parts > 1 ? values : 0;
+}
+
+static size_t cpu_factor_scratch(const struct optim_task *task, int threads)
+{
+    struct factor_sums s;
+    return task->count ? factor_parts(task, threads, &s) : 0;
+}
+
+static void cpu_factor_sums(struct device *dev, struct optim_work *work, struct optim_sweep *sweep,
+                            size_t task, double *sums, double *scratch)
+{
+    (void)dev, (void)work;
+    const struct optim_task *t = &sweep->tasks[task];
+    struct factor_sums s = {.kernels = sweep->kernels, .task = t};
+    if (!t->count) return;
+    size_t values = factor_parts(t, sweep->threads, &s);
+    if (!values) {
+        const struct factor_part *p = &s.parts[0];
         s.kernels->factor_sums(
-            t, p.begin, p.end, sums + p.row * FACTOR_LEVELS,
-            sums + (t->factors.matrices * t->factors.rows + p.matrix * t->factors.columns) * FACTOR_LEVELS);
+            t, p->begin, p->end, sums + p->row * FACTOR_LEVELS,
+            sums + (t->factors.matrices * t->factors.rows + p->matrix * t->factors.columns) * FACTOR_LEVELS);
         return;
     }
-    for (int i = 0; i < parts; i++) {
-        s.parts[i].sums = at;
-        at += (s.parts[i].rows + s.parts[i].matrices * t->factors.columns) * FACTOR_LEVELS;
+    memset(scratch, 0, values * sizeof *scratch);
+    for (int i = 0; i < s.count; i++) {
+        s.parts[i].sums = scratch;
+        scratch += (s.parts[i].rows + s.parts[i].matrices * t->factors.columns) * FACTOR_LEVELS;
     }
-    threads_run(parts, factor_sums_run, &s);
-    for (int i = 0; i < parts; i++) factor_part_add(t, &s.parts[i], sums);
-    free(own);
+    threads_run(s.count, factor_sums_run, &s);
+    for (int i = 0; i < s.count; i++) factor_part_add(t, &s.parts[i], sums);
 }
 
 static void cpu_factor_means(struct device *dev, struct optim_work *work, struct optim_sweep *sweep,
@@ -426,6 +437,7 @@ const struct device_optim cpu_optim = {
     .step = cpu_optim_step,
     .squares = cpu_optim_squares,
     .factor_sums = cpu_factor_sums,
+    .factor_scratch = cpu_factor_scratch,
     .factor_means = cpu_factor_means,
     .refused = cpu_refused,
     .results = cpu_optim_results,

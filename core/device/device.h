@@ -154,9 +154,10 @@ struct device_optim {
     void (*squares)(struct device *, struct optim_work *, struct optim_sweep *);
     /* Adafactor, for a task of the sweep with row and column means: adds up its squared gradients by rows and
      * columns; then updates the means from such sums. sums: on the host, zeros at first; NULL, on
-     * a card: in its own memory. */
-    void (*factor_sums)(struct device *, struct optim_work *, struct optim_sweep *, size_t task,
-                        double *sums);
+     * a card: in its own memory. scratch: of factor_scratch values, which need no value; unused by a card. */
+    void (*factor_sums)(struct device *, struct optim_work *, struct optim_sweep *, size_t task, double *sums,
+                        double *scratch);
+    size_t (*factor_scratch)(const struct optim_task *, int threads); /* optional: 0 */
     void (*factor_means)(struct device *, struct optim_work *, struct optim_sweep *, size_t task,
                          const double *sums);
     /* Returns whether the gradients of the sweep were refused by its check; refuse: they are now. */
@@ -167,6 +168,7 @@ struct device_optim {
     void (*clear)(struct device *, void *block, size_t bytes, int64_t chunks, int threads);
     void (*copy_matrix)(struct device *, const struct optim_copy *);
     void (*normalize)(struct device *, struct optim_work *, const struct optim_normalize *);
+    void (*orthogonalizing)(struct device *, bool begins); /* optional: around Newton-Schulz, for a profile */
 };
 
 /* Streams next to the device's own, any number. Work on one stream runs in order; work on different streams

@@ -181,12 +181,13 @@ static size_t factor_bytes(const struct optim_factors *f)
 }
 
 static void gpu_factor_sums(struct device *dev, struct optim_work *w, struct optim_sweep *s, size_t task,
-                            double *sums)
+                            double *sums, double *scratch)
 {
     enum {
         ROWS_PER_BLOCK = GPU_THREADS / 64,
         STRIP = 32
     }; /* with waves of 32 half of the blocks have no row */
+    (void)scratch;
     const struct optim_task *t = &s->tasks[task];
     const struct optim_factors *f = &t->factors;
     dev->ops->fill(dev, w->sums, 0, factor_bytes(f));

@@ -5,8 +5,8 @@
 
 #include <string.h>
 
-const char *const work_kind_names[WORK_KINDS] = {N_("products"), N_("attention"), N_("elementwise"),
-                                                 N_("optimizer"), N_("data")};
+const char *const work_kind_names[WORK_KINDS] = {N_("products"),  N_("attention"),  N_("elementwise"),
+                                                 N_("optimizer"), N_("orthogonal"), N_("data")};
 
 static _Thread_local int depth; /* depth of timed calls: time of nested calls counts for the outer one */
 
@@ -56,6 +56,13 @@ static void timed_clear(struct device *dev, void *block, size_t bytes, int64_t c
     TIMED(WORK_OPTIMIZER, optim->clear(dev, block, bytes, chunks, threads));
 }
 
+static void timed_orthogonalizing(struct device *dev, bool begins)
+{
+    struct device_profile *p = dev->profile;
+    if (begins) p->orthogonal_began = start();
+    else stop(dev, WORK_ORTHOGONAL, p->orthogonal_began);
+}
+
 static void timed_upload(struct device *dev, void *dst, const void *src, size_t bytes)
 {
     TIMED(WORK_DATA, upload(dev, dst, src, bytes));
@@ -86,6 +93,7 @@ void profile_begin(struct device_profile *p, struct device *dev)
     p->optim.squares = timed_squares;
     p->optim.results = timed_results;
     p->optim.clear = timed_clear;
+    p->optim.orthogonalizing = timed_orthogonalizing;
     dev->profile = p;
     dev->ops = &timed_ops;
     dev->optim = &p->optim;

@@ -8,8 +8,16 @@
 
 #include "core/device/device.h"
 
-enum work_kind { WORK_PRODUCTS, WORK_ATTENTION, WORK_ELEMENTWISE, WORK_OPTIMIZER, WORK_DATA, WORK_KINDS };
-extern const char *const work_kind_names[WORK_KINDS]; /* "products", ... */
+enum work_kind {
+    WORK_PRODUCTS,
+    WORK_ATTENTION,
+    WORK_ELEMENTWISE,
+    WORK_OPTIMIZER,
+    WORK_ORTHOGONAL,
+    WORK_DATA,
+    WORK_KINDS
+};
+extern const char *const work_kind_names[WORK_KINDS]; /* "products", ...; "orthogonal": Newton-Schulz */
 
 /* Sums since profile_clear, over calls that were not nested in another one. */
 struct device_profile {
@@ -17,6 +25,7 @@ struct device_profile {
     int64_t calls[WORK_KINDS];
     struct device inner; /* the device's original entries: ops, optim, upload, download, sync */
     struct device_optim optim;
+    double orthogonal_began; /* one thread at a time orthogonalizes */
 };
 
 /* Profiles the device until it is closed. `profile` must live at least as long. */

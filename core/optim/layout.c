@@ -97,9 +97,13 @@ int meopt_query_sized(size_t size, const struct meopt_options *options, const st
         if ((status = tensor_read(&tensor, &o, tensors, i, err))) return status;
         layout_plan(&layout, &o, &tensor);
         layout_add(&all, &layout, tensor.weights != NULL, tensor.copy != NULL);
-        struct tensor t = {.layout = layout};
+        struct tensor t = {.layout = layout, .first = tensor.first};
+        t.whole = tensor.flags & MEOPT_PART ? 1 : 0;
+        for (int d = 0; d < tensor.ndim; d++) t.whole *= tensor.shape[d];
         muon_describe(&t, &tensor);
-        size_t workspace = rounded(muon_bytes(&o, &t, optim_device_of(&o)->optim->asynchronous));
+        size_t workspace = rounded(muon_bytes(&o, &t, optim_device_of(&o)->optim->asynchronous)),
+               sums = factors_bytes(&o, &t);
+        if (sums > workspace) workspace = sums; /* adafactor is never in a handle of muon */
         if (workspace > all.workspace) all.workspace = workspace;
     }
     all.total += all.workspace;

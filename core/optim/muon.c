@@ -469,8 +469,11 @@ static int step_parts(struct meopt *opt, const struct products *by, const struct
     if (!status && t->gathers) status = gather(opt, t, type, err);
     if (status || refused || !t->layout.count) return status;
     bool shares = opt->device->ops && opt->device->host_memory; /* its GEMM has one scratch for all handles */
+    void (*orthogonalizing)(struct device *, bool) = opt->device->optim->orthogonalizing;
     if (shares) pthread_mutex_lock(&opt->device->lock);
+    if (orthogonalizing) orthogonalizing(opt->device, true);
     orthogonalize(opt, by, t, o);
+    if (orthogonalizing) orthogonalizing(opt->device, false);
     if (shares) pthread_mutex_unlock(&opt->device->lock);
     apply.rule = RULE_APPLY;
     apply.m = NULL;

@@ -85,10 +85,6 @@ static int tensor_create(struct meopt *opt, struct tensor *t, const struct meopt
     t->shares = from->flags & MEOPT_SHARED_MEMORY;
     muon_describe(t, from);
     t->lr_scale = from->lr_scale;
-    if (t->shares && RULE_HAS(opt->options.rule, WITH_POINTS))
-        return optim_fail(err, MEOPT_BAD_ARGUMENT,
-                          "tensor %.100s shares its memory (MEOPT_SHARED_MEMORY): %s needs weights that stay",
-                          t->name, meopt_rule_name(opt->options.rule));
     t->key = fnv1a(t->name); /* independent of its index in the table */
     if ((uintptr_t)from->weights % (l->weights <= WEIGHTS_F32_COPY ? 4 : 2) || (uintptr_t)from->copy % 2)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: weights at %p are misaligned", t->name,
@@ -216,6 +212,7 @@ static int tensors_create(struct meopt *opt, const struct meopt_tensor *tensors,
     if (!status && opt->options.accumulator_sets) status = accumulators_share(opt, err);
     if (!status && !opt->options.dry) status = refuse_overlap(opt, err);
     if (!status) status = results_create(opt, err);
+    if (!status) status = factors_reserve(opt, err);
     return status ? status : muon_reserve(opt, err);
 }
 
@@ -261,6 +258,7 @@ void meopt_destroy(struct meopt *opt)
     for (size_t i = opt->count; i-- > 0;) tensor_destroy(opt, &opt->tensors[i]);
     memory_release(&opt->options, MEOPT_MEMORY_ACCUMULATOR, opt->accumulators, opt->accumulator_bytes);
     memory_release(&opt->options, MEOPT_MEMORY_WORKSPACE, opt->workspace, opt->workspace_bytes);
+    host_release(opt, MEOPT_MEMORY_WORKSPACE, opt->factor_sums, opt->factor_sums_bytes);
     pthread_mutex_destroy(&opt->workspace_lock);
     opt->device->optim->destroy(opt->device, opt->work);
     free(opt->tensors);
@@ -284,7 +282,7 @@ int meopt_held_sized(size_t size, const struct meopt *opt, struct meopt_bytes *b
         held.total -= held.accumulators - opt->accumulator_bytes;
         held.accumulators = opt->accumulator_bytes;
     }
-    held.workspace = rounded(opt->workspace_bytes);
+    held.workspace = rounded(opt->workspace_bytes) + opt->factor_sums_bytes;
     held.total += held.workspace;
     struct_copy_out(bytes, size, &held, sizeof held);
     return MEOPT_OK;

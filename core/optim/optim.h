@@ -87,7 +87,9 @@ struct meopt {
     int m_range8, m_range4;
     void *workspace; /* of muon, NULL: no tensor has it. One tensor uses it at a time: */
     size_t workspace_bytes;
-    pthread_mutex_t workspace_lock;     /* on a card, OPTIM_ENTER */
+    pthread_mutex_t workspace_lock; /* on a card, OPTIM_ENTER */
+    double *factor_sums; /* of adafactor on the host, with the devices's scratch; also under that lock */
+    size_t factor_sums_bytes;
     struct offload *offload;            /* NULL: no state is offloaded */
     double offload_seen, offload_taken; /* bytes examined and selected by offload_select */
 };
@@ -182,6 +184,10 @@ double factored_rate(const struct meopt *opt, const struct tensor *tensor);
  * were refused (sweep->bad, on a card its check), or after a failure, nothing has changed. */
 int factors_update(struct meopt *opt, const size_t *tensors, struct optim_sweep *sweep,
                    struct meopt_error *err);
+/* Returns the bytes of host memory in which factors_update adds up a tensor's sums. */
+size_t factors_bytes(const struct meopt_options *o, const struct tensor *t);
+/* Allocates it for the largest tensor. */
+int factors_reserve(struct meopt *opt, struct meopt_error *err);
 /* Returns the number of sums over rows and columns of a tensor. */
 size_t factor_values(const struct layout *layout);
 struct optim_scalars step_scalars(const struct meopt *opt, const struct tensor *tensor, double scale);
@@ -191,6 +197,11 @@ int optim_device_status(const struct meopt *opt, struct meopt_error *err);
 
 /* Sets residual bits of a held tensor to 0, and fp32 weights with a copy to that copy. */
 void weights_accept(struct tensor *host);
+
+/* Allocates host memory that is counted: in the device's account if its memory is the host's, else as memory
+ * outside it. NULL: no memory; a plan for a card only counts. kind: MEOPT_MEMORY_COPY or _WORKSPACE. */
+void *host_allocate(const struct meopt *opt, int kind, size_t bytes, const char *name);
+void host_release(const struct meopt *opt, int kind, void *p, size_t bytes);
 
 /* Returns the bytes of the weights of training that are held at MEOPT_POINT_EVAL. */
 size_t point_bytes(const struct layout *l);

@@ -22,12 +22,13 @@ struct device *optim_device_of(const struct meopt_options *o)
     return o->device ? (struct device *)o->device : device_host();
 }
 
+static const enum memory_class classes[MEOPT_MEMORY_KINDS] = {
+    [MEOPT_MEMORY_WEIGHTS] = MEMORY_WEIGHTS,       [MEOPT_MEMORY_COPY] = MEMORY_WEIGHTS,
+    [MEOPT_MEMORY_CORRECTION] = MEMORY_WEIGHTS,    [MEOPT_MEMORY_MOMENTS] = MEMORY_OPTIMIZER,
+    [MEOPT_MEMORY_ACCUMULATOR] = MEMORY_GRADIENTS, [MEOPT_MEMORY_WORKSPACE] = MEMORY_WORKSPACE};
+
 void *memory_allocate(const struct meopt_options *o, int kind, size_t bytes, const char *tensor)
 {
-    static const enum memory_class classes[MEOPT_MEMORY_KINDS] = {
-        [MEOPT_MEMORY_WEIGHTS] = MEMORY_WEIGHTS,       [MEOPT_MEMORY_COPY] = MEMORY_WEIGHTS,
-        [MEOPT_MEMORY_CORRECTION] = MEMORY_WEIGHTS,    [MEOPT_MEMORY_MOMENTS] = MEMORY_OPTIMIZER,
-        [MEOPT_MEMORY_ACCUMULATOR] = MEMORY_GRADIENTS, [MEOPT_MEMORY_WORKSPACE] = MEMORY_WORKSPACE};
     if (o->allocate) return o->allocate(o->context, kind, bytes, tensor);
     if (o->device) return device_alloc(optim_device_of(o), classes[kind], bytes, "optimizer", NULL);
     void *p = aligned_alloc(64, rounded(bytes));
@@ -41,6 +42,30 @@ void memory_release(const struct meopt_options *o, int kind, void *p, size_t byt
     if (o->release) o->release(o->context, kind, p, bytes);
     else if (o->device) device_free(optim_device_of(o), p);
     else free(p);
+}
+
+/* Returns whether memory of the handle is host memory, or is planned as such. */
+static bool counts_host_memory(const struct meopt *opt)
+{
+    const struct device *dev = opt->device;
+    return dev->kind == DEVICE_CPU || (dev->kind == DEVICE_DRY && !(dev->streams && dev->streams->overlap));
+}
+
+void *host_allocate(const struct meopt *opt, int kind, size_t bytes, const char *name)
+{
+    if (counts_host_memory(opt)) return memory_allocate(&opt->options, kind, bytes, name);
+    void *p = aligned_alloc(64, opt->options.dry ? 64 : rounded(bytes));
+    if (p) device_offloaded(opt->device, PLACE_HOST, classes[kind], (int64_t)bytes);
+    return p;
+}
+
+void host_release(const struct meopt *opt, int kind, void *p, size_t bytes)
+{
+    if (counts_host_memory(opt)) memory_release(&opt->options, kind, p, bytes);
+    else if (p) {
+        device_offloaded(opt->device, PLACE_HOST, classes[kind], -(int64_t)bytes);
+        free(p);
+    }
 }
 
 static struct device *of(struct meopt_device *device) { return (struct device *)device; }

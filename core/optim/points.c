@@ -60,31 +60,28 @@ static void point_crc(const struct tensor *host, uint32_t crc[2])
     crc[1] = bytes[2] ? crc32c(0, host->correction, bytes[2]) : 0;
 }
 
-/* Returns whether memory of the handle is host memory, or is planned as such. */
-static bool counts_host_memory(const struct meopt *opt)
-{
-    const struct device *dev = opt->device;
-    return dev->kind == DEVICE_CPU || (dev->kind == DEVICE_DRY && !(dev->streams && dev->streams->overlap));
-}
 static int point_allocate(const struct meopt *opt, struct tensor *t, struct meopt_error *err)
 {
     size_t bytes = rounded(point_bytes(&t->layout));
-    t->trained = counts_host_memory(opt) ? memory_allocate(&opt->options, MEOPT_MEMORY_COPY, bytes, t->name)
-                                         : aligned_alloc(64, bytes);
+    t->trained = host_allocate(opt, MEOPT_MEMORY_COPY, bytes, t->name);
     if (t->trained) return MEOPT_OK;
     return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu bytes, the weights of training of %.100s",
                       bytes, t->name);
 }
 void point_forget(const struct meopt *opt, struct tensor *t)
 {
-    if (!counts_host_memory(opt)) free(t->trained);
-    else memory_release(&opt->options, MEOPT_MEMORY_COPY, t->trained, rounded(point_bytes(&t->layout)));
+    host_release(opt, MEOPT_MEMORY_COPY, t->trained, rounded(point_bytes(&t->layout)));
     t->trained = NULL;
 }
 
 int trained_hold(const struct meopt *opt, const struct tensor *t, struct tensor *host,
                  struct meopt_error *err)
 {
+    if (opt->evaluating && t->shares)
+        return optim_fail(err, MEOPT_BAD_ORDER,
+                          "tensor %.100s shares its memory, which holds no weights of training at "
+                          "MEOPT_POINT_EVAL",
+                          t->name);
     if (!t->trained) return tensor_hold(opt, t, PART_WEIGHTS, host, err);
     *host = *t;
     point_open(t, host);
@@ -130,7 +127,7 @@ static void move_weights(const struct meopt *opt, const struct tensor *from, con
 static int to_evaluation(const struct meopt *opt, struct tensor *t, struct meopt_error *err)
 {
     struct tensor host, saved;
-    if (t->trained || !t->layout.count) return MEOPT_OK;
+    if (t->trained || t->shares || !t->layout.count) return MEOPT_OK;
     int status = point_allocate(opt, t, err);
     if (status || opt->options.dry) return status;
     if ((status = tensor_hold(opt, t, PART_WEIGHTS | PART_STATE, &host, err))) {
@@ -166,6 +163,35 @@ static int to_training(const struct meopt *opt, struct tensor *t, struct meopt_e
     }
     status = tensor_release(opt, t, &host, true, err);
     if (!status) point_forget(opt, t);
+    return status;
+}
+
+int meopt_average_shared(struct meopt *opt, size_t tensor, struct meopt_error *err)
+{
+    struct tensor host;
+    OPTIM_ENTER(opt);
+    if (!opt || tensor >= opt->count || opt->options.dry || !opt->tensors[tensor].shares ||
+        opt->tensors[tensor].copy || !RULE_HAS(opt->options.rule, WITH_POINTS))
+        return optim_fail(err, MEOPT_BAD_ARGUMENT,
+                          "no optimizer of schedule_free, a dry one, or no tensor %zu with "
+                          "MEOPT_SHARED_MEMORY, without a copy, in it",
+                          tensor);
+    const struct tensor *t = &opt->tensors[tensor];
+    int status = optim_between_steps(opt, err);
+    if (!status) status = optim_at_training(opt, err);
+    if (status || !t->layout.count) return status;
+    size_t bytes = t->layout.residual_bytes;
+    void *residual = bytes ? malloc(bytes) : NULL; /* that of y stays */
+    if (bytes && !residual)
+        return optim_fail(err, MEOPT_NO_MEMORY, "no memory for a copy of %.100s", t->name);
+    status = tensor_hold(opt, t, PART_WEIGHTS | PART_STATE, &host, err);
+    if (!status) {
+        struct tensor average = host;
+        average.correction = residual;
+        move_weights(opt, &host, &average, point_factor(opt, t));
+        status = tensor_release(opt, t, &host, true, err);
+    }
+    free(residual);
     return status;
 }
 

@@ -189,8 +189,8 @@ static double step_seconds(const struct memory_planner *c, const struct config *
 {
     double teacher = (double)p->batch * plan_teacher_flops(p), rate = c->speed.gflops * 1e9,
            carried = c->speed.carried_gb_per_s * 1e9, halvings = log2((double)p->batch / (double)p->micro);
-    double student =
-        (p->first_epoch_step_flops - teacher) / rate * (1 + 0.02 * halvings) + p->coding_flops / rate;
+    double student = (p->first_epoch_step_flops - teacher) / rate * (1 + 0.02 * halvings) +
+                     (p->coding_flops + p->update_flops) / rate;
     double reading = (double)p->streamed_teacher_bytes / carried;
     double moving = ((double)p->streamed_student_bytes + (double)p->offload_read_bytes +
                      (double)p->offload_written_bytes + plan_sent_bytes(p, rank_count(c))) /
@@ -272,7 +272,8 @@ void memory_option_plan(struct memory_option *o, const struct memory_planner *p,
         if (!code) {
             o->peak_bytes = plan.use.peak_total_bytes;
             o->step_s = step_seconds(p, &config, &plan);
-            o->compute = (plan.step_flops + plan.coding_flops) / (p->plan.step_flops + p->plan.coding_flops);
+            o->compute = (plan.step_flops + plan.coding_flops + plan.update_flops) /
+                         (p->plan.step_flops + p->plan.coding_flops + p->plan.update_flops);
             o->sent = plan_sent_bytes(&plan, rank_count(p));
         }
         config_free(&config);

@@ -103,6 +103,12 @@ static int64_t checkpoint_bytes(const struct trainer *t, const struct meopt_byte
            (int64_t)records;
 }
 
+double plan_update_share(const struct plan *p)
+{
+    double all = p->step_flops + p->update_flops;
+    return all > 0 ? p->update_flops / all : 0;
+}
+
 double plan_teacher_flops(const struct plan *p)
 {
     return p->has_teacher ? model_shape_forward_flops(&p->teacher) / (p->stages > 1 ? p->stages : 1) : 0;
@@ -152,26 +158,6 @@ static int64_t matrices_offloaded(const struct trainer *t)
     return bytes;
 }
 
-/* Returns the operations of Newton-Schulz (core/optim/muon.c) for all matrices, as of one rank. */
-static double orthogonal_flops(const struct trainer *t)
-{
-    const struct config *c = t->config;
-    double flops = 0;
-    bool card = t->device->optim->asynchronous;
-    for (int i = 0; i < t->tensors.count; i++) {
-        const struct parameter *p = &t->student->parameters[t->tensors.parameter[i]];
-        if (!RULE_HAS(meopt_tensor_rule(t->opt, (size_t)i), WITH_MATRICES)) continue;
-        int64_t all = p->rows[0] ? p->rows[0] + p->rows[1] + p->rows[2] : p->shape[0];
-        for (int k = 0; k < 3 && (k == 0 || p->rows[k]); k++) {
-            int64_t rows = p->rows[0] ? p->rows[k] : p->shape[0], columns = p->count / all,
-                    longer = rows > columns ? rows : columns, shorter = rows + columns - longer;
-            bool gram = matrix_uses_gram((int)c->optim.ns_form, longer, shorter, card);
-            flops += matrix_flops(gram, (double)c->optim.ns_steps, (double)longer, (double)shorter);
-        }
-    }
-    return flops;
-}
-
 static void count(struct plan *p, const struct trainer *t)
 {
     const struct config *c = t->config;
@@ -215,7 +201,7 @@ static void count(struct plan *p, const struct trainer *t)
     p->update_bytes = 2.0 * (double)(held.weights + held.copy / 2 + held.correction + held.moments) +
                       (double)p->gradient_bytes;
     count_rules(p, t);
-    p->update_flops = orthogonal_flops(t) / (dp_sharded(t) && t->data ? t->data->size : 1);
+    p->update_flops = t->update_flops;
     if (t->knn) p->knn_bytes = (int64_t)knn_bytes(t->knn->capacity, t->knn->width, t->knn->batch);
     if (c->train.cache_teacher)
         p->cache_bytes_per_image = t->student->out_rows * p->teacher.out * (int64_t)sizeof(float);

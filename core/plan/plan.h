@@ -31,7 +31,7 @@ struct plan {
     double first_epoch_step_flops; /* differs with a cached teacher only */
     double coding_flops;           /* 8-bit activations, parts of logits: as GEMM operations of equal time */
     double update_bytes;           /* memory traffic of the optimizer: states, residual bits, weights */
-    double update_flops;           /* of muon's matrices */
+    double update_flops;           /* of muon's matrices; not in step_flops */
     struct plan_rule {             /* by number: the tensors of each update rule */
         int64_t tensors, parameters;
         char names[600]; /* "blocks.*.attn.proj.weight, ..." */
@@ -69,6 +69,8 @@ int plan_count_operations(const struct trainer *trainer, struct op_count *count,
 /* Plans 'meopt eval' on one rank: *peak_bytes. random: no checkpoint is read (plan.from_checkpoints). */
 int plan_evaluation(const struct config *config, bool random, size_t *peak_bytes, struct error *err);
 
+/* Returns the part of a step's operations that is Newton-Schulz. */
+double plan_update_share(const struct plan *p);
 /* Returns the operations of the teacher's forward pass per image; 0 without a teacher. */
 double plan_teacher_flops(const struct plan *plan);
 /* Returns the bytes that one of `ranks` ranks sends per step: to each other rank its part of the

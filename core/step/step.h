@@ -170,6 +170,8 @@ void *dp_weights(const struct trainer *t, int parameter);
 int dp_buffers(struct trainer *t, struct error *err);
 /* All-gathers the weights that forward and backward read, after this rank's parts were set. */
 int dp_gather_weights(struct trainer *t, struct error *err);
+/* Returns whether evaluations of this training move the weights to another point (trainer_set_point). */
+bool trainer_moves_points(const struct trainer *t);
 /* Allocates and frees the memory of an evaluation by a rule WITH_POINTS: to fail at the start, or to plan. */
 int trainer_reserve_points(struct trainer *t, struct error *err);
 /* All-gathers the values of a parameter, of which this rank has set its part. */

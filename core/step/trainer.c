@@ -131,7 +131,7 @@ static int create_teacher(struct trainer *t, const struct weights *weights, stru
     struct tower_options options = teacher_options(t);
     int code = tower_create(&t->teacher, t->device, &t->teacher_shape, &options, err);
     if (!code && options.weight_buffers)
-        code = weight_stream_open(&t->teacher_stream, t->teacher, trainer_scratch_directory(t), err);
+        code = weight_stream_open(&t->teacher_stream, t->teacher, trainer_scratch_directory(t), false, err);
     if (code || dry) return code;
     if (weights) {
         const char *path = t->config->model_t.weight;
@@ -170,7 +170,8 @@ static int create_student(struct trainer *t, const struct weights *weights, stru
     options.lora.resident = options.weight_buffers > 0;
     if (!code) code = tower_create(&t->student, t->device, &t->student_shape, &options, err);
     if (!code && t->config->model_s.place == TOWER_PLACE_STREAMED)
-        code = weight_stream_open(&t->student_stream, t->student, trainer_scratch_directory(t), err);
+        code = weight_stream_open(&t->student_stream, t->student, trainer_scratch_directory(t),
+                                  trainer_moves_points(t) && !options.lora.rank, err);
     if (code) return code;
     t->schedule.last = t->student->group_count - 1;
     t->schedule.lowest = t->student->lowest;
@@ -371,6 +372,27 @@ static void plan_step(struct trainer *t)
     t->schedule.rounds = d.count;
 }
 
+/* Returns the operations of Newton-Schulz (core/optim/muon.c) of this rank, as its share of all. */
+static double orthogonal_flops(const struct trainer *t)
+{
+    const struct config *c = t->config;
+    double flops = 0;
+    bool card = t->device->optim->asynchronous;
+    if (!t->opt) return 0;
+    for (int i = 0; i < t->tensors.count; i++) {
+        const struct parameter *p = &t->student->parameters[t->tensors.parameter[i]];
+        if (!RULE_HAS(meopt_tensor_rule(t->opt, (size_t)i), WITH_MATRICES)) continue;
+        int64_t all = p->rows[0] ? p->rows[0] + p->rows[1] + p->rows[2] : p->shape[0];
+        for (int k = 0; k < 3 && (k == 0 || p->rows[k]); k++) {
+            int64_t rows = p->rows[0] ? p->rows[k] : p->shape[0], columns = p->count / all,
+                    longer = rows > columns ? rows : columns, shorter = rows + columns - longer;
+            bool gram = matrix_uses_gram((int)c->optim.ns_form, longer, shorter, card);
+            flops += matrix_flops(gram, (double)c->optim.ns_steps, (double)longer, (double)shorter);
+        }
+    }
+    return flops / (dp_sharded(t) && t->data ? t->data->size : 1);
+}
+
 /* Counts the operations of a step per image: forward, and backward of the blocks that are trained. */
 static void count_flops(struct trainer *t)
 {
@@ -389,6 +411,7 @@ static void count_flops(struct trainer *t)
     if (s->options.saved == SAVED_8BIT)
         flops += share * (t->schedule.twice ? 2 : 1) * model_shape_attention_flops(g);
     t->student_flops = flops;
+    t->update_flops = orthogonal_flops(t);
     t->model_flops =
         (1 + passes * share) * forward + (t->teacher ? model_shape_forward_flops(&t->teacher_shape) : 0);
 }

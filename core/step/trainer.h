@@ -101,6 +101,7 @@ struct trainer {
     double previous_norm;  /* clip_mode previous: gradient norm of the last step, 0 before the first */
     double offload_waited; /* seconds so far */
     double student_flops;  /* per image: forward, backward, recomputation */
+    double update_flops;   /* per step: Newton-Schulz of muon's matrices */
     double model_flops;    /* per image: student without recomputation, and the teacher unless it is cached */
     bool release;          /* gradients are released inside backward */
     bool diverged;         /* a step met NaN or infinity */
@@ -179,6 +180,9 @@ int trainer_set_point(struct trainer *trainer, enum meopt_point point, struct er
 /* Copies the exact fp32 values of a student's parameter to `out` (count), host memory; for trained parameters
  * from the optimizer, those of evaluation. A collective call with sharded states (dist.shard). */
 int trainer_export(const struct trainer *trainer, int parameter, float *out, struct error *err);
+/* Loads a parameter's weights where its optimizer record has them: before the record is saved, or, with
+ * `changed`, loaded. */
+int trainer_hold_trained(const struct trainer *trainer, int parameter, bool changed, struct error *err);
 /* The same for `count` values from `first` on, a multiple of 64, of this rank's part. Not collective. */
 int trainer_export_range(const struct trainer *trainer, int parameter, int64_t first, int64_t count,
                          float *out, struct error *err);

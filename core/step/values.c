@@ -12,6 +12,16 @@ static int load_group(const struct trainer *t, int parameter, struct error *err)
                : 0;
 }
 
+int trainer_hold_trained(const struct trainer *t, int parameter, bool changed, struct error *err)
+{
+    const struct parameter *p = &t->student->parameters[parameter];
+    if (!RULE_HAS(t->config->optim.name, WITH_POINTS)) return 0;
+    int code = load_group(t, parameter, err);
+    if (!code && changed && t->student_stream && !p->resident)
+        weight_stream_mark_dirty(t->student_stream, p->group);
+    return code;
+}
+
 /* Sets a parameter that the optimizer does not have, in its format. Only this rank's part if the weights are
  * sharded. */
 static int set_frozen(struct trainer *t, int index, const float *values, struct error *err)
@@ -95,23 +105,55 @@ int trainer_export(const struct trainer *t, int parameter, float *out, struct er
     return code ? code : dp_gather_values(t, parameter, out, err);
 }
 
+/* Stores the averages of a group's weights next to them. */
+static int average_group(struct trainer *t, int group, struct error *err)
+{
+    struct meopt_error library = {0};
+    bool loaded = false;
+    int code = 0;
+    for (int i = 0; i < t->student->parameter_count && !code; i++) {
+        const struct parameter *p = &t->student->parameters[i];
+        if (p->group != group || p->resident || t->tensors.of[i] < 0) continue;
+        if (!loaded) code = load_group(t, i, err);
+        loaded = true;
+        if (!code && meopt_average_shared(t->opt, (size_t)t->tensors.of[i], &library))
+            code = trainer_library_error(&library, err);
+    }
+    return code || !loaded ? code : weight_stream_keep_average(t->student_stream, group, err);
+}
+
+/* Moves streamed weights to a point: the averages are computed group by group, and loaded from then on. */
+static int move_streamed(struct trainer *t, enum meopt_point point, struct error *err)
+{
+    int code = weight_stream_select(t->student_stream, false, err);
+    if (point == MEOPT_POINT_TRAIN) return code;
+    for (int group = 0; group < t->student->group_count && !code; group++)
+        code = average_group(t, group, err);
+    return code ? code : weight_stream_select(t->student_stream, true, err);
+}
+
 int trainer_set_point(struct trainer *t, enum meopt_point point, struct error *err)
 {
     if (!t->opt || !RULE_HAS(t->config->optim.name, WITH_POINTS)) return 0;
     struct error own = {0};
     struct meopt_error library = {0};
-    int status = meopt_set_point(t->opt, point, &library);
-    int code = status ? trainer_library_error(&library, &own) : 0;
+    int code = t->student_stream ? move_streamed(t, point, &own) : 0;
+    if (!code && meopt_set_point(t->opt, point, &library)) code = trainer_library_error(&library, &own);
     code = comm_agree(&t->ranks, code, &own, "cannot move its weights", err);
     return code ? code : dp_gather_weights(t, err);
 }
 
-int trainer_reserve_points(struct trainer *t, struct error *err)
+bool trainer_moves_points(const struct trainer *t)
 {
     const struct config *c = t->config;
-    struct meopt_error library = {0};
     bool evaluates = c->data.val[0] && (c->train.eval_every > 0 || c->train.eval_steps > 0);
-    if (!t->opt || !RULE_HAS(c->optim.name, WITH_POINTS) || !evaluates) return 0;
+    return !t->evaluates && evaluates && RULE_HAS(c->optim.name, WITH_POINTS);
+}
+
+int trainer_reserve_points(struct trainer *t, struct error *err)
+{
+    struct meopt_error library = {0};
+    if (!t->opt || !trainer_moves_points(t)) return 0;
     int status = meopt_set_point(t->opt, MEOPT_POINT_EVAL, &library);
     if (!status) status = meopt_set_point(t->opt, MEOPT_POINT_TRAIN, &library);
     return status ? trainer_library_error(&library, err) : 0;

@@ -41,6 +41,9 @@ struct weight_stream {
     struct tower *tower;
     size_t *at; /* (groups) offset of each group in the store */
     size_t bytes;
+    int sets;       /* 2: the averages of all groups follow their weights in the store */
+    bool averages;  /* fetch and write_back use the averages */
+    bool *averaged; /* (groups) with an average */
     struct slot slots[WEIGHT_BUFFERS];
     enum memory_place place;
 
@@ -51,8 +54,8 @@ struct weight_stream {
     int fd;         /* CPU: the scratch file, -1: none */
     int direct;     /* the same with O_DIRECT, -1: not supported */
     char *path;     /* for messages */
-    uint32_t *crcs; /* (parameters) */
-    bool *written;  /* (parameters): crcs is set */
+    uint32_t *crcs; /* (sets, parameters) */
+    bool *written;  /* (sets, parameters): crcs is set */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -72,10 +75,34 @@ static size_t parameter_bytes(const struct parameter *p)
     return (size_t)p->count * dtype_bytes(p->weight_type);
 }
 
+/* Returns the values of a group that are fetched: 0 weights, 1 averages. */
+static int set_of(const struct weight_stream *s, int group) { return s->averages && s->averaged[group]; }
+
+/* Returns the offset of a group in the store. */
+static size_t group_offset(const struct weight_stream *s, int group)
+{
+    return s->at[group] + (size_t)set_of(s, group) * s->bytes;
+}
+
+/* Returns the place of a parameter's checksum. */
+static int checksum_of(const struct weight_stream *s, int parameter)
+{
+    const struct tower *t = s->tower;
+    return parameter + set_of(s, t->parameters[parameter].group) * t->parameter_count;
+}
+
 /* Returns the offset of a parameter that is not resident in the store. */
 static size_t store_offset(const struct weight_stream *s, const struct parameter *p)
 {
-    return s->at[p->group] + (size_t)((char *)p->weight - tower_group_weights(s->tower, p->group).p);
+    return group_offset(s, p->group) +
+           (size_t)((char *)p->weight - tower_group_weights(s->tower, p->group).p);
+}
+
+/* Returns the bytes of the store as they are added to an account, or removed from it. */
+static int64_t account(const struct weight_stream *s, bool there)
+{
+    int64_t bytes = (int64_t)s->bytes * s->sets;
+    return there ? bytes : -bytes;
 }
 
 /* ---- the file ---- */
@@ -95,10 +122,10 @@ static int make_file(struct weight_stream *s, const char *directory, struct erro
     if (!memory) s->direct = open(again, O_RDWR | O_DIRECT | O_CLOEXEC);
     if (memory) log_warn("%s is on tmpfs: streaming weights from there saves no memory: %s", directory, hint);
     /* padding and the k part of EVA's bias are zero */
-    int code = file_shorten(s->fd, (int64_t)s->bytes, s->path, err);
+    int code = file_shorten(s->fd, account(s, true), s->path, err);
     if (!code)
         log_info("streamed weights: an unnamed scratch file of %.1f MiB in %s%s",
-                 (double)s->bytes / 1048576.0, directory, s->direct < 0 ? "" : ", with O_DIRECT");
+                 (double)account(s, true) / 1048576.0, directory, s->direct < 0 ? "" : ", with O_DIRECT");
     return code;
 }
 
@@ -116,11 +143,11 @@ static int io_error(const struct weight_stream *s, bool write, size_t bytes, siz
 static int check_length(const struct weight_stream *s, struct error *err)
 {
     struct stat st;
-    if (fstat(s->fd, &st) != 0 || (size_t)st.st_size >= s->bytes) return 0;
-    size_t at = (size_t)st.st_size;
-    int code =
-        error_set(err, EXIT_INTEGRITY, "start again with --resume",
-                  "the scratch file of streamed weights ends at %zu, %zu bytes early", at, s->bytes - at);
+    size_t at, bytes = (size_t)account(s, true);
+    if (fstat(s->fd, &st) != 0 || (size_t)st.st_size >= bytes) return 0;
+    at = (size_t)st.st_size;
+    int code = error_set(err, EXIT_INTEGRITY, "start again with --resume",
+                         "the scratch file of streamed weights ends at %zu, %zu bytes early", at, bytes - at);
     return error_at(err, s->path, 0, 0), code;
 }
 
@@ -154,7 +181,7 @@ static int file_io(const struct weight_stream *s, int fd, bool write, char *p, s
 static int transfer(struct weight_stream *s, int group, bool write, struct error *err)
 {
     struct weight_span span = tower_group_weights(s->tower, group);
-    size_t at = s->at[group], whole = (span.bytes + PAGE - 1) & ~(size_t)(PAGE - 1);
+    size_t at = group_offset(s, group), whole = (span.bytes + PAGE - 1) & ~(size_t)(PAGE - 1);
     if (s->direct >= 0 && (uintptr_t)span.p % PAGE == 0) {
         int code = file_io(s, s->direct, write, span.p, whole, at, PAGE, err);
         posix_fadvise(s->fd, (off_t)at, (off_t)whole, POSIX_FADV_DONTNEED); /* cached while loading */
@@ -169,12 +196,13 @@ static int verify(const struct weight_stream *s, int parameter, const void *valu
 {
     const struct parameter *p = &s->tower->parameters[parameter];
     uint32_t crc = crc32c(0, values, parameter_bytes(p));
-    if (crc == s->crcs[parameter] || !s->written[parameter]) return 0;
+    int set = checksum_of(s, parameter);
+    if (crc == s->crcs[set] || !s->written[set]) return 0;
     int code =
         error_set(err, EXIT_INTEGRITY, "check the disk, and start again with --resume",
                   "the scratch file of streamed weights was changed: %s, %zu bytes at %zu, has the checksum "
                   "%08x, and was written with %08x",
-                  p->name, parameter_bytes(p), store_offset(s, p), crc, s->crcs[parameter]);
+                  p->name, parameter_bytes(p), store_offset(s, p), crc, s->crcs[set]);
     return error_at(err, s->path, 0, 0), code;
 }
 
@@ -196,8 +224,8 @@ static int write_back(struct weight_stream *s, int group, struct error *err)
     for (int i = 0; i < t->parameter_count; i++) {
         const struct parameter *p = &t->parameters[i];
         if (p->group != group || p->resident) continue;
-        s->crcs[i] = crc32c(0, p->weight, parameter_bytes(p));
-        s->written[i] = true;
+        s->crcs[checksum_of(s, i)] = crc32c(0, p->weight, parameter_bytes(p));
+        s->written[checksum_of(s, i)] = true;
     }
     return transfer(s, group, true, err);
 }
@@ -293,12 +321,13 @@ static int make_host(struct weight_stream *s, struct error *err)
 {
     struct device *dev = s->tower->device;
     const struct device_streams *q = dev->streams;
-    s->host = q->host_allocate(dev, s->bytes);
+    size_t bytes = (size_t)account(s, true);
+    s->host = q->host_allocate(dev, bytes);
     if (!s->host)
         return error_set(err, EXIT_HOST_MEMORY, "free host memory, or set place: resident",
                          "cannot pin %.1f MiB of host memory for streamed weights",
-                         (double)s->bytes / 1048576.0);
-    memset(s->host, 0, s->bytes);
+                         (double)bytes / 1048576.0);
+    memset(s->host, 0, bytes);
     int code = q->create(dev, &s->copies, err);
     if (!code) code = q->event_create(dev, &s->issued, err);
     for (int i = 0; i < WEIGHT_BUFFERS && !code; i++) code = q->event_create(dev, &s->slots[i].arrived, err);
@@ -317,36 +346,32 @@ static void copy_group(struct weight_stream *s, int group)
     dev->streams->wait(dev, s->copies, s->issued);
     if (slot->dirty) {
         struct weight_span changed = tower_group_weights(s->tower, slot->held);
-        dev->streams->download(dev, s->copies, s->host + s->at[slot->held], changed.p, changed.bytes);
+        dev->streams->download(dev, s->copies, s->host + group_offset(s, slot->held), changed.p,
+                               changed.bytes);
         s->moved += (int64_t)changed.bytes;
     }
     s->moved += (int64_t)span.bytes;
     slot->dirty = false;
     slot->held = group;
-    dev->streams->send(dev, s->copies, span.p, s->host + s->at[group], span.bytes);
+    dev->streams->send(dev, s->copies, span.p, s->host + group_offset(s, group), span.bytes);
     dev->streams->record(dev, slot->arrived, s->copies);
 }
 
 /* ---- both ---- */
 
-static int64_t account(const struct weight_stream *s, bool there)
-{
-    int64_t bytes = (int64_t)s->bytes;
-    return there ? bytes : -bytes;
-}
-
 int weight_stream_open(struct weight_stream **stream, struct tower *tower, const char *directory,
-                       struct error *err)
+                       bool averages, struct error *err)
 {
     struct device *dev = tower->device;
     struct weight_stream *s = *stream = xcalloc(1, sizeof *s);
-    *s = (struct weight_stream){.tower = tower, .fd = -1, .direct = -1};
+    *s = (struct weight_stream){.tower = tower, .sets = averages ? 2 : 1, .fd = -1, .direct = -1};
     for (int i = 0; i < WEIGHT_BUFFERS; i++) s->slots[i].held = s->slots[i].wanted = -1;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->changed, NULL);
     s->at = xcalloc((size_t)tower->group_count, sizeof *s->at);
-    s->crcs = xcalloc((size_t)tower->parameter_count, sizeof *s->crcs);
-    s->written = xcalloc((size_t)tower->parameter_count, sizeof *s->written);
+    s->averaged = xcalloc((size_t)tower->group_count, sizeof *s->averaged);
+    s->crcs = xcalloc((size_t)(s->sets * tower->parameter_count), sizeof *s->crcs);
+    s->written = xcalloc((size_t)(s->sets * tower->parameter_count), sizeof *s->written);
     for (int group = 0; group < tower->group_count; group++) {
         s->at[group] = s->bytes;
         if (!tower_owns(tower, group)) continue;
@@ -387,6 +412,7 @@ void weight_stream_close(struct weight_stream *s)
     free(s->path);
     free(s->written);
     free(s->crcs);
+    free(s->averaged);
     free(s->at);
     free(s);
 }
@@ -460,6 +486,48 @@ void weight_stream_mark_dirty(struct weight_stream *s, int group)
     pthread_mutex_lock(&s->lock);
     slot_of(s, group)->dirty = true;
     pthread_mutex_unlock(&s->lock);
+}
+
+/* Waits for the transfers that were requested, and writes changed buffers. */
+static int settle(struct weight_stream *s, struct error *err)
+{
+    struct device *dev = s->tower->device;
+    int code = 0;
+    if (s->fd < 0 && !s->host) return 0; /* a plan */
+    pthread_mutex_lock(&s->lock);
+    while (next_slot(s)) pthread_cond_wait(&s->changed, &s->lock);
+    for (int i = 0; i < WEIGHT_BUFFERS && !code; i++) {
+        struct slot *slot = &s->slots[i];
+        if (s->host && slot->held >= 0) dev->streams->wait(dev, NULL, slot->arrived);
+        if (!slot->dirty) continue;
+        struct weight_span span = tower_group_weights(s->tower, slot->held);
+        s->moved += (int64_t)span.bytes;
+        if (!s->host) code = with_retry(write_back, s, slot->held, err);
+        else dev->download(dev, s->host + group_offset(s, slot->held), span.p, span.bytes);
+        slot->dirty = code != 0;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return code;
+}
+
+int weight_stream_keep_average(struct weight_stream *s, int group, struct error *err)
+{
+    struct slot *slot = slot_of(s, group);
+    assert(s->sets == 2);
+    slot->dirty = s->averages = s->averaged[group] = true;
+    int code = settle(s, err);
+    s->averages = slot->dirty = false;
+    slot->held = -1;
+    return code;
+}
+
+int weight_stream_select(struct weight_stream *s, bool averages, struct error *err)
+{
+    int code = settle(s, err);
+    if (code) return code;
+    for (int i = 0; i < WEIGHT_BUFFERS; i++) s->slots[i].held = -1;
+    s->averages = averages;
+    return 0;
 }
 
 size_t weight_stream_bytes(const struct weight_stream *s) { return s ? s->bytes : 0; }

@@ -18,9 +18,10 @@
 struct weight_stream;
 
 /* Creates the store and binds it to the tower, which must outlive it. directory: of the scratch file. On a
- * dry device nothing is stored, and only the memory account is updated. */
+ * dry device nothing is stored, and only the memory account is updated. averages: the store has twice the
+ * size, for weight_stream_keep_average. */
 int weight_stream_open(struct weight_stream **stream, struct tower *tower, const char *directory,
-                       struct error *err);
+                       bool averages, struct error *err);
 void weight_stream_close(struct weight_stream *stream); /* NULL is allowed */
 
 /* Writes a parameter's values (host memory) to the store; a parameter_values callback of nn.h. Parameters
@@ -37,7 +38,14 @@ int weight_stream_fetch(void *stream, int group, int next, struct error *err);
  * before the buffer is reused. */
 void weight_stream_mark_dirty(struct weight_stream *stream, int group);
 
-/* Size of the store in bytes; 0 for NULL. */
+/* Stores the buffer of a group, which was fetched and then changed, as the group's average, next to its
+ * weights in the store, and empties the buffer. */
+int weight_stream_keep_average(struct weight_stream *stream, int group, struct error *err);
+/* Stores changed buffers and empties all. Then weight_stream_fetch loads the averages of groups that have
+ * one, or weights again. */
+int weight_stream_select(struct weight_stream *stream, bool averages, struct error *err);
+
+/* Size of the weights in the store in bytes; 0 for NULL. */
 size_t weight_stream_bytes(const struct weight_stream *stream);
 /* Bytes that were read from the store and written to it so far, without loading; 0 for NULL. */
 int64_t weight_stream_moved_bytes(const struct weight_stream *stream);

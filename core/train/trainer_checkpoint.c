@@ -55,6 +55,8 @@ static int write_record(void *context, int64_t index, checkpoint_put *put, void 
     const struct trainer *t = context;
     struct record_sink sink = {put, file, 0, err};
     struct meopt_error library = {0};
+    int code = trainer_hold_trained(t, t->tensors.parameter[index], false, err);
+    if (code) return code;
     int status = meopt_state_write(t->opt, (size_t)index, put_record_part, &sink, &library);
     return sink.code ? sink.code : status ? trainer_library_error(&library, err) : 0;
 }
@@ -429,6 +431,8 @@ static int load_record(void *context, int64_t index, const void *const *parts, c
     if (!there) return CHECKPOINT_MORE;
     const void *record = loading->present[0];
     bytes = loading->present_bytes[0];
+    int code = trainer_hold_trained(t, t->tensors.parameter[index], true, err);
+    if (code) return code;
     int status =
         there > 1 ? MEOPT_BAD_STATE : meopt_state_load(t->opt, (size_t)index, record, bytes, &library);
     bool memory = true;

@@ -39,6 +39,18 @@ assert math.isclose(sum(parts), j["step_ms"], rel_tol=0.01)
 END
 done
 
+# Newton-Schulz of muon: its part of the operations, and of the time.
+"$MEOPT" bench train configs/bytes.yaml device.type=cpu --random-weights --batch 2 --steps 2 --no-peak --profile optim.name=muon --json >json 2>log || fail "muon"
+"$MEOPT" plan configs/bytes.yaml device.type=cpu train.batch_size=2 optim.name=muon --gflops 10 --json >plan 2>log || fail "the plan of muon"
+python3 - json plan <<'END' || fail "muon: $(cat json)"
+import json, math, sys
+j, plan = (json.load(open(name)) for name in sys.argv[1:])
+assert math.isclose(j["update_flops"], plan["update_flops"], rel_tol=1e-4) and math.isclose(j["update_share"], plan["update_share"], rel_tol=1e-4)
+assert 0 < j["update_share"] < 1 and math.isclose(plan["step_s"], (plan["step_flops"] + plan["update_flops"]) / 1e10, rel_tol=1e-9)
+assert j["profile"]["orthogonal_ms"] > 0 and j["profile"]["orthogonal_calls"] == 16, j
+assert math.isclose(j["gflops"], (plan["step_flops"] + plan["update_flops"]) / j["step_ms"] * 1e-6, rel_tol=1e-4)
+END
+
 # Without a published peak, MFU is of the measured GEMM rate. Recomputation is work, but not the model's.
 "$MEOPT" bench train configs/bytes.yaml device.type=cpu --random-weights --batch 2 --steps 1 train.recompute=block --json >json 2>log || fail "MFU: $(cat log)"
 python3 - json <<'END' || fail "MFU: $(cat json)"

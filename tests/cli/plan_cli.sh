@@ -244,6 +244,7 @@ trained = sum(r["parameters"] for r in rules.values())
 assert set(rules) == {"muon", "apadamw"} and rules["muon"]["parameters"] > 0.98 * trained, rules
 assert all(n.startswith("blocks.*.") and n.endswith(".weight") for n in rules["muon"]["names"].split(", ")), rules
 assert "patch_embed.proj.weight" in rules["apadamw"]["names"] and 0 < j["update_flops"] < j["step_flops"]
+assert abs(j["update_share"] * (j["update_flops"] + j["step_flops"]) / j["update_flops"] - 1) < 1e-9
 assert classes["weights"] + classes["optimizer"] <= 3.6 * trained, classes
 END
 done

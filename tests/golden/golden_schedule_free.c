@@ -378,9 +378,51 @@ static void impossible_options_are_refused(void **state)
     REFUSED(o.warmup_steps = -1);
     REFUSED(o.r = -0.5);
     REFUSED(o.weight_lr_power = 11);
-    o = good;
-    table.flags = MEOPT_SHARED_MEMORY;
-    assert_int_equal(meopt_create(&opt, &o, &table, 1, &err), MEOPT_BAD_ARGUMENT);
+}
+
+/* Memory that tensors share gets the x of an evaluation; residual bits and moments stay those of y. */
+static void shared_memory_gets_the_average(void **state)
+{
+    enum { N = 100 * 64 };
+    static uint16_t own[N], shared[N], y[N];
+    static float g[N], values[N];
+    static char record[2][16 * N];
+    struct meopt *opt[2];
+    struct meopt_error err = {0};
+    struct meopt_options o;
+    meopt_options_init(&o, sizeof o, MEOPT_SCHEDULE_FREE);
+    assert_int_equal(meopt_options_preset(&o, "balanced", NULL), 0);
+    o.small_count = 0;
+    for (int i = 0; i < N; i++) values[i] = sinf((float)i), g[i] = cosf((float)(3 * i));
+    for (int k = 0; k < 2; k++) {
+        struct meopt_tensor t = {.name = "w", .ndim = 2, .shape = {100, 64}, .weights = k ? shared : own};
+        t.flags = k ? MEOPT_SHARED_MEMORY : 0;
+        assert_int_equal(meopt_create(&opt[k], &o, &t, 1, &err), 0);
+        assert_int_equal(meopt_import(opt[k], 0, 0, N, values, NULL), 0);
+        for (int64_t step = 1; step < 5; step++)
+            assert_int_equal(
+                meopt_step(opt[k], step, 1e-2, 1, &(struct meopt_gradient){g, MEOPT_F32}, NULL, NULL), 0);
+    }
+    size_t bytes = meopt_state_bytes(opt[0], 0);
+    assert_true(bytes <= sizeof *record && bytes == meopt_state_bytes(opt[1], 0));
+    memcpy(y, shared, sizeof y);
+    assert_memory_equal(own, y, sizeof y);
+    assert_int_equal(meopt_average_shared(opt[0], 0, &err), MEOPT_BAD_ARGUMENT);
+    assert_int_equal(meopt_average_shared(opt[1], 0, &err), 0);
+    assert_int_equal(meopt_set_point(opt[0], MEOPT_POINT_EVAL, &err), 0);
+    assert_int_equal(meopt_set_point(opt[1], MEOPT_POINT_EVAL, &err), 0);
+    assert_memory_equal(own, shared, sizeof own);
+    assert_memory_not_equal(own, y, sizeof own);
+    assert_int_equal(meopt_state_save(opt[1], 0, record[1], bytes, &err), MEOPT_BAD_ORDER);
+    assert_int_equal(meopt_average_shared(opt[1], 0, &err), MEOPT_BAD_ORDER);
+    memcpy(shared, y, sizeof y);
+    for (int k = 0; k < 2; k++) {
+        assert_int_equal(meopt_set_point(opt[k], MEOPT_POINT_TRAIN, &err), 0);
+        assert_int_equal(meopt_state_save(opt[k], 0, record[k], bytes, &err), 0);
+        meopt_destroy(opt[k]);
+    }
+    assert_memory_equal(own, shared, sizeof own);
+    assert_memory_equal(record[0], record[1], bytes);
 }
 
 static int open_all(void **state)
@@ -409,6 +451,7 @@ int main(void)
                                        cmocka_unit_test(a_record_is_the_whole_training),
                                        cmocka_unit_test(bf16_stays_within_its_rounding),
                                        cmocka_unit_test(joint_codes_stay_within_their_steps),
-                                       cmocka_unit_test(impossible_options_are_refused)};
+                                       cmocka_unit_test(impossible_options_are_refused),
+                                       cmocka_unit_test(shared_memory_gets_the_average)};
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -175,6 +175,7 @@ static const struct row rows[] = {
     {M(CLASSIFIER), 3, OF_8 EXACT "optim.name=schedule_free", "dist.shard=parameters"},
     {M(LLAMA), 2, OF_8 BLOCK "optim.name=schedule_free optim.state_m=bf16", "dist.shard=optimizer"},
     {M(EVA), 2, OF_4 EXACT "optim.name=schedule_free", "dist.pipeline=2"},
+    {M(BERT) | M(CLASSIFIER), 1, "train.micro_batch=2 optim.name=schedule_free " CLIP, STREAMED},
     {M(QWEN), 2, OF_3 EXACT LORA "optim.name=schedule_free", "dist.shard=parameters"},
     /* matrices step whole: by one owner, in any order of rounds */
     {M(EVA) | M(LLAMA), 1, MUON "train.micro_batch=2 " CLIP, "train.rounds=breadth " STREAMED},
@@ -196,6 +197,7 @@ static const struct row rows[] = {
 static const struct row card_rows[] = {
     {M(GPT2), 1, EXACT, STREAMED "train.recompute=block optim.offload=nvme"},
     {M(GPT2), 1, "train.micro_batch=4 " CLIP, STREAMED},
+    {M(GPT2), 1, "optim.name=schedule_free " EXACT, STREAMED},
 };
 
 static void check_rows(const struct row *row, size_t count)

@@ -49,7 +49,7 @@ static float *output(const struct model_shape *g, const struct weights *file, bo
                               .activations_class = MEMORY_TEACHER};
     size_t bytes = model_shape_input_bytes(g, IMAGES);
     if (device_open(&dev, spec, 0, &err) || tower_create(&t, dev, g, &o, &err)) fail_msg("%s", err.what);
-    if (streamed && weight_stream_open(&stream, t, scratch, &err)) fail_msg("%s", err.what);
+    if (streamed && weight_stream_open(&stream, t, scratch, false, &err)) fail_msg("%s", err.what);
     if (tower_load(t, file, streamed ? weight_stream_write : NULL, stream, &err)) fail_msg("%s", err.what);
     void *place = device_alloc(dev, MEMORY_WORKSPACE, t->scratch_bytes, "scratch", &err),
          *input = device_alloc(dev, MEMORY_DATA, bytes, "input", &err);

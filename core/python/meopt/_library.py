@@ -104,6 +104,7 @@ _CHECKED: Dict[str, List[Any]] = {
     "meopt_import": [_P, _SIZE, _I64, _I64, _P],
     "meopt_export": [_P, _SIZE, _I64, _I64, _P],
     "meopt_set_point": [_P, _INT],
+    "meopt_average_shared": [_P, _SIZE],
     "meopt_export_point": [_P, _SIZE, _INT, _I64, _I64, _P],
     "meopt_average_sums": [_P, _SIZE, C.POINTER(_F64), C.POINTER(_F64)],
     "meopt_state_view": [_P, _SIZE, _INT, C.POINTER(_P), C.POINTER(_SIZE), C.POINTER(_INT)],
