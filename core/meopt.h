@@ -224,6 +224,11 @@ struct meopt_options {
      * squares, and decay has the tensor's rate. */
     double eps2, clip_threshold, decay_rate;
     int scale_parameter, relative_step, warmup_init, torch_form;
+    /* Muon with `reduce`: this handle is number `rank` of the `ranks` that call it. They then divide the
+     * tensors that a call of meopt_step or meopt_step_tensors names, largest first, and exchange the results
+     * by `reduce`, with the same bits. Each handle computes one that is alone, or left. 0 (default): each
+     * handle orthogonalizes every matrix. */
+    int rank, ranks;
 };
 
 /* QUINTIC: the same coefficients in each step; POLAR_EXPRESS: each step's own (arXiv:2505.16932). GRAM: steps
@@ -454,6 +459,7 @@ struct meopt_step_stats {
     double grad_norm;   /* norm of the gradients before `scale`, over all tensors stepped; inf: overflow */
     int64_t bad_groups; /* groups skipped because of NaN or infinity */
     int64_t tensors;    /* tensors stepped */
+    int64_t matrices;   /* muon: matrices that this handle has orthogonalized */
 };
 int meopt_step_end_sized(size_t size, struct meopt *opt, struct meopt_step_stats *stats,
                          struct meopt_error *err);

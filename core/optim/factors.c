@@ -40,8 +40,7 @@ int factors_reserve(struct meopt *opt, struct meopt_error *err)
     return MEOPT_OK;
 }
 
-/* Lets every handle refuse what one of them refuses: their means would differ otherwise. */
-static int refuse_together(struct meopt *opt, struct optim_sweep *sweep, struct meopt_error *err)
+int refuse_together(struct meopt *opt, struct optim_sweep *sweep, struct meopt_error *err)
 {
     const struct device_optim *optim = opt->device->optim;
     double refused = optim->refused(opt->device, opt->work, sweep, false);

@@ -6,6 +6,9 @@
  *   2  each matrix of the tensor is divided by its norm, then X = a X + (b A + c A A) X with A = X X^T (for a
  *      tall matrix X^T X, from the right); the last X is multiplied by the factor of the learning rate
  *   3  a sweep subtracts it from the weights (RULE_APPLY)
+ * Of handles that have parts of tensors (options.reduce), either each computes part 2 of every tensor, or,
+ * with options.ranks, they divide the tensors of a call. Both have the same bits.
+ *
  * The workspace is NaN before part 1, which skips groups whose gradient is not finite. So one of them makes
  * the norm and the whole update NaN, and part 3 skips the matrix, without that the host waits for a card.
  *
@@ -24,6 +27,7 @@ enum { PANELS = 8, PANEL_LEAST = 256 }; /* X is replaced in panels, each of whic
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+static size_t most_bytes(size_t a, size_t b) { return a > b ? a : b; }
 
 /* ---- Matrices of a tensor ------------------------------------------------------------------------------ */
 
@@ -360,12 +364,19 @@ int muon_reserve(struct meopt *opt, struct meopt_error *err)
     size_t bytes = 0;
     const struct tensor *largest = NULL;
     bool card = opt->device->optim->asynchronous;
+    size_t x = 0, part = 0;
     for (size_t i = 0; i < opt->count; i++) {
-        size_t own = muon_bytes(&opt->options, &opt->tensors[i], card);
+        const struct tensor *t = &opt->tensors[i];
+        size_t own = muon_bytes(&opt->options, t, card), type = type_bytes(&opt->options);
+        if (own && t->gathers) {
+            x = most_bytes(x, X_AT + rounded((size_t)elements_of(t) * type));
+            part = most_bytes(part, rounded((size_t)t->layout.count * type));
+        }
         if (own <= bytes) continue;
         bytes = own;
-        largest = &opt->tensors[i];
+        largest = t;
     }
+    if (opt->options.ranks > 1) bytes = most_bytes(bytes, x + part); /* a result, and a part of another's */
     if (bytes <= opt->workspace_bytes) return MEOPT_OK;
     void *p = memory_allocate(&opt->options, MEOPT_MEMORY_WORKSPACE, bytes, "matrices of muon");
     if (!p)
@@ -417,90 +428,212 @@ static void unpack(const double *from, size_t type, int64_t count, char *values)
     }
 }
 
-/* Gathers the parts of X from all handles: options.reduce adds them, and other handles' are 0. */
-static int gather(const struct meopt *opt, const struct tensor *t, size_t type, struct meopt_error *err)
+/* Elements of a tensor's X in memory. */
+struct range {
+    char *at;
+    int64_t first, count;
+};
+
+/* Copies the elements that two ranges share. */
+static void range_copy(struct device *dev, struct range to, struct range from, size_t type, bool upload)
+{
+    int64_t first = most(to.first, from.first), end = least(to.first + to.count, from.first + from.count);
+    if (end <= first) return;
+    char *there = to.at + (size_t)(first - to.first) * type,
+         *here = from.at + (size_t)(first - from.first) * type;
+    size_t bytes = (size_t)(end - first) * type;
+    if (dev->host_memory) memcpy(there, here, bytes);
+    else if (upload) dev->upload(dev, there, here, bytes);
+    else dev->download(dev, there, here, bytes);
+}
+
+/* Sends the elements of X that this handle has to those that want them: options.reduce adds them, and other
+ * handles' are 0. */
+static int exchange(const struct meopt *opt, const struct tensor *t, size_t type, struct range has,
+                    struct range wants, struct meopt_error *err)
 {
     enum { AT_ONCE = 1 << 17 };
     struct device *dev = opt->device;
-    int64_t each = type == 4 ? 1 : 3, piece = AT_ONCE * each, all = elements_of(t),
-            end = t->first + t->layout.count;
-    char *x = (char *)opt->workspace + X_AT, *values = malloc((size_t)piece * type);
+    int64_t each = type == 4 ? 1 : 3, piece = AT_ONCE * each, all = elements_of(t);
+    char *values = malloc((size_t)piece * type);
     double *sums = malloc(AT_ONCE * sizeof *sums);
     int status = MEOPT_OK;
     if (!values || !sums)
         status = optim_fail(err, MEOPT_NO_MEMORY, "no memory to gather the parts of %.100s", t->name);
     for (int64_t at = 0; at < all && !status; at += piece) {
-        int64_t held = least(piece, all - at), count = (held + each - 1) / each, from = most(t->first, at),
-                to = least(end, at + held);
-        char *own = values + (size_t)(from - at) * type, *there = x + (size_t)from * type;
+        struct range held = {values, at, least(piece, all - at)};
+        int64_t count = (held.count + each - 1) / each;
         memset(values, 0, (size_t)piece * type);
-        if (to > from && dev->host_memory) memcpy(own, there, (size_t)(to - from) * type);
-        else if (to > from) dev->download(dev, own, there, (size_t)(to - from) * type);
+        range_copy(dev, held, has, type, false);
         pack(values, type, count, sums);
         status = optim_reduce(opt, sums, (size_t)count, err);
         if (status) break;
         unpack(sums, type, count, values);
-        there = x + (size_t)at * type;
-        if (dev->host_memory) memcpy(there, values, (size_t)held * type);
-        else dev->upload(dev, there, values, (size_t)held * type);
+        range_copy(dev, wants, held, type, true);
     }
     free(values);
     free(sums);
     return status;
 }
 
-static int step_parts(struct meopt *opt, const struct products *by, const struct tensor *t,
-                      const struct optim_task *task, const struct optim_sweep *sweep, bool refused,
-                      struct meopt_error *err)
-{
+/* A tensor's step. part: this handle's elements of X. */
+struct matrix_step {
+    const struct tensor *t;
+    const struct optim_task *task;
     struct meopt_options own;
-    const struct meopt_options *o = tensor_options(opt, t, &own);
+    const struct meopt_options *o;
+    size_t type;
+    struct range whole, part;
+};
+
+/* apart: part is at the end of the workspace, else inside of the whole. */
+static void step_prepare(struct meopt *opt, struct matrix_step *s, const struct tensor *t,
+                         const struct optim_task *task, bool apart)
+{
+    int64_t first = t->gathers ? t->first : 0, count = t->layout.count;
+    *s = (struct matrix_step){.t = t, .task = task};
+    s->o = tensor_options(opt, t, &s->own);
+    s->type = type_bytes(s->o);
+    s->whole = (struct range){(char *)opt->workspace + X_AT, 0, elements_of(t)};
+    s->part = (struct range){s->whole.at + (size_t)first * s->type, first, count};
+    if (apart) s->part.at = (char *)opt->workspace + opt->workspace_bytes - rounded((size_t)count * s->type);
+}
+
+/* Stores the part of the matrix to orthogonalize. */
+static int step_momentum(struct meopt *opt, const struct matrix_step *s, const struct optim_sweep *sweep,
+                         struct meopt_error *err)
+{
     struct optim_sweep one = *sweep;
-    struct optim_task momentum = *task, apply = *task;
-    size_t type = type_bytes(o), bytes = (size_t)t->layout.count * type;
-    char *x = (char *)opt->workspace + X_AT + (t->gathers ? (size_t)t->first * type : 0);
-    if (opt->device->ops) opt->device->ops->fill(opt->device, x, 0xff, bytes);
-    else memset(x, 0xff, bytes);
-    momentum.weights = x;
-    momentum.weight_format = type == 4 ? WEIGHTS_F32 : WEIGHTS_BF16;
+    struct optim_task momentum = *s->task;
+    size_t bytes = (size_t)s->part.count * s->type;
+    if (opt->device->ops) opt->device->ops->fill(opt->device, s->part.at, 0xff, bytes);
+    else memset(s->part.at, 0xff, bytes);
+    momentum.weights = s->part.at;
+    momentum.weight_format = s->type == 4 ? WEIGHTS_F32 : WEIGHTS_BF16;
     momentum.copy = momentum.correction = NULL;
     momentum.average_every = 0;
-    int status = refused || !t->layout.count ? 0 : sweep_one(opt, t, &momentum, &one, false, err);
-    if (!status && t->gathers) status = gather(opt, t, type, err);
-    if (status || refused || !t->layout.count) return status;
+    return !s->part.count ? 0 : sweep_one(opt, s->t, &momentum, &one, false, err);
+}
+
+static void step_orthogonalize(struct meopt *opt, const struct products *by, const struct matrix_step *s)
+{
     bool shares = opt->device->ops && opt->device->host_memory; /* its GEMM has one scratch for all handles */
     void (*orthogonalizing)(struct device *, bool) = opt->device->optim->orthogonalizing;
     if (shares) pthread_mutex_lock(&opt->device->lock);
     if (orthogonalizing) orthogonalizing(opt->device, true);
-    orthogonalize(opt, by, t, o);
+    orthogonalize(opt, by, s->t, s->o);
     if (orthogonalizing) orthogonalizing(opt->device, false);
     if (shares) pthread_mutex_unlock(&opt->device->lock);
+    opt->orthogonalized += s->t->matrices;
+}
+
+static int step_apply(struct meopt *opt, const struct matrix_step *s, const struct optim_sweep *sweep,
+                      struct meopt_error *err)
+{
+    struct optim_sweep one = *sweep;
+    struct optim_task apply = *s->task;
     apply.rule = RULE_APPLY;
     apply.m = NULL;
     apply.m_format = STATE_NONE;
-    apply.gradient = x;
-    apply.gradient_format = type == 4 ? GRADIENT_F32 : GRADIENT_BF16;
+    apply.gradient = s->part.at;
+    apply.gradient_format = s->type == 4 ? GRADIENT_F32 : GRADIENT_BF16;
     apply.s.gradient_scale = 1;
     one.clip = NULL;
-    status = sweep_one(opt, t, &apply, &one, sweep->wait, err);
+    int status = sweep_one(opt, s->t, &apply, &one, sweep->wait, err);
     return status ? status : optim_device_status(opt, err);
 }
 
-int muon_step(struct meopt *opt, const struct tensor *t, const struct optim_task *task,
-              const struct optim_sweep *sweep, bool refused, struct meopt_error *err)
+static int step_alone(struct meopt *opt, const struct products *by, const struct tensor *t,
+                      const struct optim_task *task, const struct optim_sweep *sweep, struct meopt_error *err)
+{
+    struct matrix_step s;
+    step_prepare(opt, &s, t, task, false);
+    int status = step_momentum(opt, &s, sweep, err);
+    if (!status && t->gathers) status = exchange(opt, t, s.type, s.part, s.whole, err);
+    if (status || !s.part.count) return status;
+    step_orthogonalize(opt, by, &s);
+    return step_apply(opt, &s, sweep, err);
+}
+
+/* Steps `count` tensors whose parts several handles have, at most one for each: handle i orthogonalizes the
+ * i-th, at the same time as the others theirs. */
+static int step_divided(struct meopt *opt, const struct products *by, const size_t *tensors,
+                        const struct optim_sweep *sweep, const size_t *at, int count, struct meopt_error *err)
+{
+    struct matrix_step s, mine;
+    const struct range none = {0};
+    int status = MEOPT_OK;
+    for (int i = 0; i < count && !status; i++) {
+        step_prepare(opt, &s, &opt->tensors[tensors[at[i]]], &sweep->tasks[at[i]], true);
+        status = step_momentum(opt, &s, sweep, err);
+        bool own = i == opt->options.rank;
+        if (!status) status = exchange(opt, s.t, s.type, s.part, own ? s.whole : none, err);
+    }
+    if (!status && opt->options.rank < count) {
+        size_t own = at[opt->options.rank];
+        step_prepare(opt, &mine, &opt->tensors[tensors[own]], &sweep->tasks[own], true);
+        step_orthogonalize(opt, by, &mine);
+    }
+    for (int i = 0; i < count && !status; i++) {
+        step_prepare(opt, &s, &opt->tensors[tensors[at[i]]], &sweep->tasks[at[i]], true);
+        status = exchange(opt, s.t, s.type, i == opt->options.rank ? s.whole : none, s.part, err);
+        if (!status && s.part.count) status = step_apply(opt, &s, sweep, err);
+    }
+    return status;
+}
+
+/* Sets the tensors of a sweep that are of muon, those of several handles first, by falling size; returns
+ * their numbers. The order is the same on all handles. */
+static size_t step_order(const struct meopt *opt, const size_t *tensors, const struct optim_sweep *sweep,
+                         size_t *at, size_t *gather)
+{
+    size_t count = 0;
+    *gather = 0;
+    for (size_t i = 0; i < sweep->count; i++) {
+        const struct tensor *t = &opt->tensors[tensors[i]];
+        if (!RULE_HAS(sweep->tasks[i].rule, WITH_MATRICES) || !elements_of(t)) continue;
+        size_t to = count++;
+        if (t->gathers && opt->options.ranks > 1) {
+            memmove(at + *gather + 1, at + *gather, (to - *gather) * sizeof *at);
+            for (to = (*gather)++; to > 0; to--) {
+                if (elements_of(&opt->tensors[tensors[at[to - 1]]]) >= elements_of(t)) break;
+                at[to] = at[to - 1];
+            }
+        }
+        at[to] = i;
+    }
+    return count;
+}
+
+static int step_all(struct meopt *opt, const struct products *by, const size_t *tensors,
+                    const struct optim_sweep *sweep, size_t *at, struct meopt_error *err)
+{
+    size_t gather, count = step_order(opt, tensors, sweep, at, &gather), each;
+    int status = MEOPT_OK;
+    for (size_t i = 0; i < count && !status; i += each) {
+        each = i < gather ? (size_t)least(opt->options.ranks, (int64_t)(gather - i)) : 1;
+        if (each > 1) status = step_divided(opt, by, tensors, sweep, at + i, (int)each, err);
+        else /* the others would wait for its owner, and for the result */
+            status = step_alone(opt, by, &opt->tensors[tensors[at[i]]], &sweep->tasks[at[i]], sweep, err);
+    }
+    return status;
+}
+
+int muon_steps(struct meopt *opt, const size_t *tensors, const struct optim_sweep *sweep,
+               struct meopt_error *err)
 {
     struct products by = {.device = opt->device, .kernels = opt->kernels};
-    if (!t->layout.count && !t->gathers) return MEOPT_OK;
+    size_t *at = malloc(sweep->count * sizeof *at);
     by.threads = threads_count(opt->options.threads);
-    if (!opt->device->ops) {
-        by.scratch = aligned_alloc(64, (size_t)by.threads * OPTIM_PRODUCT_SCRATCH);
-        if (!by.scratch)
-            return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu bytes of products of %.100s",
-                              (size_t)by.threads * OPTIM_PRODUCT_SCRATCH, t->name);
-    }
+    size_t bytes = opt->device->ops ? 0 : (size_t)by.threads * OPTIM_PRODUCT_SCRATCH;
+    by.scratch = bytes ? aligned_alloc(64, bytes) : NULL;
+    int status = MEOPT_OK;
+    if (!at || (bytes && !by.scratch))
+        status = optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu bytes of muon's products", bytes);
     pthread_mutex_lock(&opt->workspace_lock);
-    int status = step_parts(opt, &by, t, task, sweep, refused, err);
+    if (!status) status = step_all(opt, &by, tensors, sweep, at, err);
     pthread_mutex_unlock(&opt->workspace_lock);
     free(by.scratch);
+    free(at);
     return status;
 }

@@ -18,10 +18,10 @@ size_t muon_chunks(const struct meopt *opt);
 /* Allocates the largest tensor's bytes. On a dry device, also reserves what the GEMMs need. */
 int muon_reserve(struct meopt *opt, struct meopt_error *err);
 
-/* Steps the tensor of a task, which was prepared as for other rules. Its result has the squares of the
- * gradient. If a group of the gradient is not finite, its matrix keeps its weights, and all groups of that
- * count as bad. refused: only lets the handles with other parts know that. */
-int muon_step(struct meopt *opt, const struct tensor *tensor, const struct optim_task *task,
-              const struct optim_sweep *sweep, bool refused, struct meopt_error *err);
+/* Steps those tensors of a sweep that are of muon; tasks were prepared as for other rules. Results have the
+ * squares of the gradients. If a group of a gradient is not finite, its matrix keeps its weights, and all
+ * groups of that count as bad. */
+int muon_steps(struct meopt *opt, const size_t *tensors, const struct optim_sweep *sweep,
+               struct meopt_error *err);
 
 #endif

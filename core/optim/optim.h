@@ -87,6 +87,7 @@ struct meopt {
     int m_range8, m_range4;
     void *workspace; /* of muon, NULL: no tensor has it. One tensor uses it at a time: */
     size_t workspace_bytes;
+    int64_t orthogonalized;        /* matrices of this step here */
     pthread_mutex_t workspace_lock; /* on a card, OPTIM_ENTER */
     double *factor_sums; /* of adafactor on the host, with the devices's scratch; also under that lock */
     size_t factor_sums_bytes;
@@ -180,6 +181,8 @@ static inline size_t factor_count(const struct layout *l)
 /* Returns adafactor's learning rate of a tensor's next update before the norms of weight and update are
  * known. */
 double factored_rate(const struct meopt *opt, const struct tensor *tensor);
+/* Lets every handle refuse what one of them refuses: their means or matrices would differ otherwise. */
+int refuse_together(struct meopt *opt, struct optim_sweep *sweep, struct meopt_error *err);
 /* Updates row and column means from the gradients of a sweep, over all handles that hold parts. Where these
  * were refused (sweep->bad, on a card its check), or after a failure, nothing has changed. */
 int factors_update(struct meopt *opt, const size_t *tensors, struct optim_sweep *sweep,

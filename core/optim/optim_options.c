@@ -191,6 +191,10 @@ int options_read(struct meopt_options *to, const struct meopt_options *from, str
     if (to->combine && !to->reduce)
         return optim_fail(err, MEOPT_BAD_ARGUMENT,
                           "options.combine without options.reduce: see core/meopt.h");
+    if (to->ranks < 0 || (to->ranks && !to->reduce))
+        return out_of_range(err, "ranks", to->ranks, "0, or the number of handles that call options.reduce");
+    if (to->rank < 0 || to->rank >= (to->ranks ? to->ranks : 1))
+        return out_of_range(err, "rank", to->rank, "0 or more, and below ranks");
     if (!meopt_rule_name(to->rule)) return out_of_range(err, "rule", to->rule, "one of enum meopt_rule");
     if (!meopt_weight_format_name(to->weights))
         return out_of_range(err, "weights", to->weights, "one of enum meopt_weight_format");

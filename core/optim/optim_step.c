@@ -83,24 +83,25 @@ static int sweep_others(struct meopt *opt, const size_t *tensors, struct optim_s
     return status;
 }
 
-/* Runs a sweep whose tensors of muon step one by one, after the others. */
+/* Runs a sweep whose tensors of muon step after the others. */
 static int sweep_rules(struct meopt *opt, const size_t *tensors, struct optim_task *tasks,
                        struct optim_sweep *sweep, bool wait, struct meopt_error *err)
 {
     size_t matrices = 0;
-    for (size_t i = 0; i < sweep->count; i++) matrices += RULE_HAS(tasks[i].rule, WITH_MATRICES);
-    if (!matrices) return sweep_all(opt, tensors, tasks, sweep, wait, err);
-    if (sweep->check) check_first(opt, sweep);
-    bool refused = sweep->bad >= 0; /* handles with other parts of the matrices wait for this one's */
+    bool check = sweep->check, gathers = false;
     int status = MEOPT_OK;
-    if (matrices < sweep->count && !refused)
-        status = sweep_others(opt, tensors, sweep, sweep->count - matrices, wait, err);
-    for (size_t i = 0; i < sweep->count && !status; i++) {
-        if (!RULE_HAS(tasks[i].rule, WITH_MATRICES)) continue;
-        sweep->wait = wait;
-        status = muon_step(opt, &opt->tensors[tensors[i]], &tasks[i], sweep, refused, err);
+    for (size_t i = 0; i < sweep->count; i++) {
+        matrices += RULE_HAS(tasks[i].rule, WITH_MATRICES);
+        gathers = gathers || opt->tensors[tensors[i]].gathers;
     }
-    return status;
+    if (!matrices) return sweep_all(opt, tensors, tasks, sweep, wait, err);
+    if (check) check_first(opt, sweep);
+    if (check && gathers) status = refuse_together(opt, sweep, err);
+    if (status || sweep->bad >= 0) return status;
+    if (matrices < sweep->count)
+        status = sweep_others(opt, tensors, sweep, sweep->count - matrices, wait, err);
+    sweep->wait = wait;
+    return status ? status : muon_steps(opt, tensors, sweep, err);
 }
 
 /* Runs the first pass, which computes each tensor's learning rate from the norms of weight and update. */
@@ -175,6 +176,7 @@ static int step_begin(struct meopt *opt, int64_t step, double lr, int check, str
     opt->stepping = true;
     opt->check = check;
     opt->clipped = opt->refused = false;
+    opt->orthogonalized = 0;
     opt->step = step;
     opt->lr = lr;
     for (size_t i = 0; i < opt->count; i++) opt->tensors[i].stepped = false;
@@ -414,6 +416,7 @@ int meopt_step_end_sized(size_t size, struct meopt *opt, struct meopt_step_stats
     for (size_t i = 0; i < opt->count; i++) found.tensors += opt->tensors[i].stepped;
     found.grad_norm = sqrt(squares);
     found.bad_groups = bad;
+    found.matrices = opt->orthogonalized;
     if (stats) struct_copy_out(stats, size, &found, sizeof found);
     if (found.bad_groups)
         return optim_fail(

@@ -443,6 +443,125 @@ static void what_one_part_refuses_all_refuse(void **state)
     check_records("refused");
 }
 
+/* Matrices of several handles: rows of each on the first, second and third one. */
+enum { MATRICES = 5 };
+static const struct {
+    int64_t columns, rows[PARTS], fused[4];
+} matrices[MATRICES] = {{64, {32, 0, 32}, {0}},
+                        {128, {16, 16, 16}, {16, 32}},
+                        {64, {40, 40, 16}, {0}},
+                        {192, {20, 20, 0}, {0}},
+                        {64, {64, 64, 64}, {64, 64, 64}}};
+
+struct divided {
+    struct rank reduces;
+    const struct meopt_options *options;
+    bool alone;
+    int number;
+    float out[MATRICES][64 * 192];
+    int64_t matrices[STEPS];
+    int status[STEPS];
+};
+
+static void *train_matrices(void *context)
+{
+    struct divided *d = context;
+    struct meopt_options o = *d->options;
+    struct meopt_tensor tensors[MATRICES] = {0};
+    struct meopt_gradient given[MATRICES];
+    struct meopt_error err = {0};
+    struct meopt *opt;
+    char names[MATRICES][8];
+    d->reduces.number = d->number;
+    if (!d->alone) o.reduce = reduce;
+    o.context = &d->reduces;
+    o.rank = o.ranks ? d->number : 0;
+    for (int i = 0; i < MATRICES; i++) {
+        const int64_t *rows = matrices[i].rows, columns = matrices[i].columns;
+        snprintf(names[i], sizeof names[i], "w%d", i);
+        tensors[i] = (struct meopt_tensor){.name = names[i], .ndim = 2, .lr_scale = 1};
+        tensors[i].shape[0] = rows[0] + rows[1] + rows[2];
+        tensors[i].shape[1] = columns;
+        memcpy(tensors[i].rows, matrices[i].fused, sizeof tensors[i].rows);
+        tensors[i].count = tensors[i].shape[0] * columns;
+        if (d->alone) continue;
+        tensors[i].flags = MEOPT_PART;
+        for (int r = 0; r < d->number; r++) tensors[i].first += rows[r] * columns;
+        tensors[i].count = rows[d->number] * columns;
+    }
+    if (meopt_create(&opt, &o, tensors, MATRICES, &err)) fail_msg("%s", err.message);
+    for (int i = 0; i < MATRICES; i++)
+        assert_int_equal(
+            meopt_import(opt, (size_t)i, 0, tensors[i].count, weights + 1000 * i + tensors[i].first, &err),
+            MEOPT_OK);
+    for (int s = 0; s < STEPS; s++) {
+        struct meopt_step_stats stats = {0};
+        for (int i = 0; i < MATRICES; i++)
+            given[i] = (struct meopt_gradient){gradients[s] + 1000 * i + tensors[i].first, MEOPT_F32};
+        d->status[s] = meopt_step(opt, s + 1, 1e-2, 1, given, &stats, &err);
+        d->matrices[s] = stats.matrices;
+    }
+    for (int i = 0; i < MATRICES; i++)
+        assert_int_equal(
+            meopt_export(opt, (size_t)i, 0, tensors[i].count, d->out[i] + tensors[i].first, &err), MEOPT_OK);
+    meopt_destroy(opt);
+    return NULL;
+}
+
+static struct divided divided[PARTS], undivided;
+
+/* Handles divide the products, and the bits are those of whole matrices; also where one is not finite. */
+static void handles_divide_matrices(void **state)
+{
+    /* of 8; by size: tensors 4 (three), 3, 1 (two), then 2 and 0. Ranks without rows need no result */
+    static const int64_t counts[][PARTS] = {{8, 7, 7}, {3 + 1, 1 + 1, 2}};
+    float kept = gradients[2][4000 + 70 * 64];
+    gradients[2][4000 + 70 * 64] = NAN;
+    for (int form = 0; form < 6; form++) {
+        struct meopt_options o = options_of(MEOPT_MUON, form < 3 ? "balanced" : "fp32");
+        pthread_t threads[PARTS];
+        o.ns_dtype = form % 2 ? MEOPT_F32 : MEOPT_BF16;
+        o.all_or_nothing = form == 2;
+        undivided = (struct divided){.options = &o, .alone = true};
+        train_matrices(&undivided);
+        o.ranks = form ? PARTS : 0;
+        pthread_barrier_init(&sum.barrier, NULL, PARTS);
+        sum.ranks = PARTS;
+        for (int r = 0; r < PARTS; r++) {
+            divided[r] = (struct divided){.options = &o, .number = r};
+            assert_int_equal(pthread_create(&threads[r], NULL, train_matrices, &divided[r]), 0);
+        }
+        for (int r = 0; r < PARTS; r++) pthread_join(threads[r], NULL);
+        pthread_barrier_destroy(&sum.barrier);
+        for (int r = 0; r < PARTS; r++) {
+            for (int s = 0; s < STEPS; s++)
+                assert_int_equal(divided[r].status[s], s == 2 ? MEOPT_NOT_FINITE : MEOPT_OK);
+            assert_int_equal(divided[r].matrices[0], counts[form > 0][r]);
+            for (int i = 0; i < MATRICES; i++) {
+                int64_t first = 0, columns = matrices[i].columns;
+                for (int q = 0; q < r; q++) first += matrices[i].rows[q] * columns;
+                size_t bytes = (size_t)(matrices[i].rows[r] * columns) * sizeof(float);
+                assert_memory_equal(divided[r].out[i] + first, undivided.out[i] + first, bytes);
+            }
+        }
+    }
+    gradients[2][4000 + 70 * 64] = kept;
+}
+
+/* `ranks` needs a sum, and a number below it. */
+static void numbers_of_handles_are_checked(void **state)
+{
+    static const int wrong[][3] = {{0, 2, 0}, {2, 2, 1}, {-1, 2, 1}, {0, -1, 1}, {1, 0, 1}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        struct meopt_options o = options_of(MEOPT_MUON, "fp32");
+        struct meopt *opt;
+        o.rank = wrong[i][0];
+        o.ranks = wrong[i][1];
+        o.reduce = wrong[i][2] ? reduce : NULL;
+        assert_int_equal(meopt_create(&opt, &o, NULL, 0, NULL), MEOPT_BAD_ARGUMENT);
+    }
+}
+
 static void a_sum_that_fails_is_an_error_of_the_call(void **state)
 {
     struct meopt_options o = options_of(MEOPT_LAMB, "balanced");
@@ -468,6 +587,8 @@ int main(void)
                                        cmocka_unit_test(the_whole_record_is_not_that_of_a_part),
                                        cmocka_unit_test(a_bad_group_of_one_part_is_known_to_both),
                                        cmocka_unit_test(what_one_part_refuses_all_refuse),
+                                       cmocka_unit_test(handles_divide_matrices),
+                                       cmocka_unit_test(numbers_of_handles_are_checked),
                                        cmocka_unit_test(a_sum_that_fails_is_an_error_of_the_call)};
     uint32_t random = 1;
     for (int i = 0; i < ODD; i++) {

@@ -100,6 +100,7 @@ def rows(case, mesh, world):
                 case.assertLess(float(error), 5e-3, name)
     for shapes, options in ((whole + [(64 * world, 70)], {}), ([(100, 70), (7, 33)], {"preset": "fp32"})):
         same(case, *reversed(pair(shapes, torch.bfloat16, mt.Muon, options, place)))
+    divided_products(case, place, world)
     expected, found = pair(whole, torch.bfloat16, mt.AdamW, {},
                            lambda t: distribute_tensor(t, mesh, [Replicate()]))
     same(case, found, expected)
@@ -110,6 +111,18 @@ def rows(case, mesh, world):
         with case.assertRaises(FloatingPointError):
             optimizer.step()
     layouts(case, world)
+
+
+def divided_products(case, place, world):
+    """Each rank orthogonalizes 1 / world of Muon's matrices, with the bits of whole ones; a last one alone."""
+    shapes = [(64 * world, 64 * (1 + i // 2)) for i in range(2 * world + 1)]
+    models = [Rows(shapes, torch.bfloat16, each) for each in (lambda t: t.clone(), place)]
+    optimizers = [mt.Muon(model.parameters(), lr=1e-2) for model in models]
+    for model, optimizer, each in zip(models, optimizers, (lambda t: t, place)):
+        steps(model, optimizer, each)
+    same(case, mt.fp32_state_dict(models[1], optimizers[1]), mt.fp32_state_dict(models[0], optimizers[0]))
+    products = [sum(handle.stats.matrices for handle in optimizer._handles()) for optimizer in optimizers]
+    case.assertEqual(products, [2 * world + 1, 2 + 1])
 
 
 def layouts(case, world):

@@ -46,7 +46,8 @@ class Options(C.Structure):
         ("ns_eps", C.c_double), ("ns_coefficients", C.c_double * 3), ("warmup_steps", C.c_int64),
         ("r", C.c_double), ("weight_lr_power", C.c_double),
         *((name, C.c_double) for name in ("eps2", "clip_threshold", "decay_rate")),
-        *((name, C.c_int) for name in ("scale_parameter", "relative_step", "warmup_init", "torch_form")),
+        *((name, C.c_int) for name in ("scale_parameter", "relative_step", "warmup_init", "torch_form", "rank",
+                                       "ranks")),
     ]
 
 
@@ -86,7 +87,8 @@ class Gradient(C.Structure):
 
 
 class Stats(C.Structure):
-    _fields_ = [("grad_norm", C.c_double), ("bad_groups", C.c_int64), ("tensors", C.c_int64)]
+    _fields_ = [("grad_norm", C.c_double), ("bad_groups", C.c_int64), ("tensors", C.c_int64),
+                ("matrices", C.c_int64)]
 
 
 _P, _INT, _I64, _SIZE, _F64, _STR = C.c_void_p, C.c_int, C.c_int64, C.c_size_t, C.c_double, C.c_char_p

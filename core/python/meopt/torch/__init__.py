@@ -106,7 +106,8 @@ class Muon(Meopt):
     AdamW steps with betas and adam_eps. rows: of up to four matrices that each parameter of the group consists
     of, which are orthogonalized apart, as [q, k, v] for the weight of a fused projection. ns_schedule:
     "quintic" (ns_coefficients) or "polar_express" (arXiv:2505.16932, its own). ns_dtype: "bf16" or "fp32".
-    FSDP2: each rank has the momentum of its rows, and orthogonalizes the whole matrix, which is gathered."""
+    FSDP2: each rank has the momentum of its rows. step() gathers each matrix on one rank, which orthogonalizes
+    it; ranks take turns by size. With release_gradients every rank orthogonalizes every matrix."""
 
     _rule = "muon"
     _moments = ("momentum_buffer", "")

@@ -123,6 +123,7 @@ class Handle:
         if self.sharded and self.shards[0].group is not None:
             self.rank_sum = RankSum(self.shards[0].group, params[0].device)
             options.reduce = self.rank_sum.reduce
+            options.rank, options.ranks = self.rank_sum.rank, self.rank_sum.ranks
         table = (L.Tensor * n)()
         self.shadows: Dict[int, Tensor] = {}
         locals_ = [local_tensor(p) for p in params]
@@ -158,6 +159,7 @@ class Handle:
         for i, p in enumerate(params):
             if p.dtype == torch.float16:
                 lib.sync(self.opt, i)
+        self.stats = L.Stats()  # of the last step
         self.gradients = (L.Gradient * n)()
         self.rows = list(self.gradients)
         self.with_gradient: List[int] = []  # parameters with collected gradients
@@ -287,7 +289,7 @@ class Handle:
         failure = None
         try:
             self._call_reducing(self.lib.step_sized, C.sizeof(L.Stats), self.opt, number, lr, scale,
-                                self.gradients, None)
+                                self.gradients, C.byref(self.stats))
         except FloatingPointError as error:
             failure = error
         self.steps[self.with_gradient if len(self.with_gradient) < len(self.params) else slice(None)] += 1
@@ -337,9 +339,8 @@ class Handle:
 
     def end_step(self) -> float:
         """Ends such a step. Returns the norm of its gradients. FloatingPointError: one was not finite."""
-        stats = L.Stats()
-        self._call_reducing(self.lib.step_end_sized, C.sizeof(stats), self.opt, C.byref(stats))
-        return stats.grad_norm
+        self._call_reducing(self.lib.step_end_sized, C.sizeof(L.Stats), self.opt, C.byref(self.stats))
+        return self.stats.grad_norm
 
     def record_versions(self) -> None:
         """Records that the values now in the parameters are those of the step."""

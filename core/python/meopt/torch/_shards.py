@@ -62,6 +62,7 @@ class RankSum:
 
     def __init__(self, group: Any, device: torch.device) -> None:
         self.group, self.device = group, device
+        self.rank, self.ranks = (f(group) for f in (torch.distributed.get_rank, torch.distributed.get_world_size))
         self.failure: Optional[BaseException] = None
         self.reduce = L.REDUCE(self._reduce)
 
