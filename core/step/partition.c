@@ -4,10 +4,11 @@
 
 #include <stdlib.h>
 
-/* A position in a group's sequence of tensors: element `element` of a parameter; parameter -1: the end. */
+/* A position in a group's sequence of tensors: element `element` of a parameter; parameter -1: the end. `at`
+ * is its distance from the start, in elements. */
 struct position {
     int parameter;
-    int64_t element;
+    int64_t element, at;
 };
 
 /* Returns whether a parameter has parts: of a partition of weights each that is not resident; else each
@@ -34,18 +35,19 @@ static int next_in_order(const struct tower *t, const struct partition *c, int g
 static struct position nearest_cut(const struct tower *t, const struct partition *c, int group,
                                    int64_t target)
 {
+    int64_t start = 0;
     for (int i = next_in_order(t, c, group, -1); i >= 0; i = next_in_order(t, c, group, i)) {
-        int64_t count = t->parameters[i].count;
-        if (target < count) {
+        int64_t count = t->parameters[i].count, inside = target - start;
+        if (inside < count) {
             int64_t element = t->parameters[i].owned
-                                  ? (target < count / 2 ? 0 : count)
-                                  : (target + CUT_ELEMENTS / 2) / CUT_ELEMENTS * CUT_ELEMENTS;
-            return element < count ? (struct position){i, element}
-                                   : (struct position){next_in_order(t, c, group, i), 0};
+                                  ? (inside < count / 2 ? 0 : count)
+                                  : (inside + CUT_ELEMENTS / 2) / CUT_ELEMENTS * CUT_ELEMENTS;
+            return element < count ? (struct position){i, element, start + element}
+                                   : (struct position){next_in_order(t, c, group, i), 0, start + count};
         }
-        target -= count;
+        start += count;
     }
-    return (struct position){-1, 0};
+    return (struct position){-1, 0, start};
 }
 
 static bool has_gradients(const struct tower *t, const struct partition *c, int group)
@@ -121,7 +123,8 @@ static void set_part(const struct tower *t, struct partition *c, int group, stru
     }
 }
 
-static void partition_one(const struct tower *t, struct partition *c, int group)
+/* owed (ranks): elements by which the cuts of earlier groups of the stage were short of the equal ones. */
+static void partition_one(const struct tower *t, struct partition *c, int group, int64_t *owed)
 {
     struct partition_group *g = &c->groups[group];
     struct gradient_span span = span_of(t, c, group);
@@ -139,10 +142,12 @@ static void partition_one(const struct tower *t, struct partition *c, int group)
             (int64_t)((at - (p->matrix ? span.f32_bytes : 0)) / (p->matrix ? size : sizeof(float)));
         total += p->count;
     }
-    struct position from = {first, 0};
+    struct position from = {first, 0, 0};
     for (int r = 0; r < c->ranks; r++) {
-        struct position to = r + 1 < c->ranks ? nearest_cut(t, c, group, total * (r + 1) / c->ranks)
-                                              : (struct position){-1, 0};
+        int64_t equal = total * (r + 1) / c->ranks + owed[r];
+        struct position to = r + 1 < c->ranks ? nearest_cut(t, c, group, equal > from.at ? equal : from.at)
+                                              : (struct position){-1, 0, total};
+        owed[r] = equal - to.at;
         set_offsets(t, c, group, r + 1, to);
         if (r == c->rank && tower_owns(t, group)) set_part(t, c, group, from, to);
         from = to;
@@ -158,7 +163,11 @@ struct partition *partition_make(const struct tower *t, int ranks, int rank, boo
     c->first = xcalloc((size_t)t->parameter_count, sizeof *c->first);
     c->count = xcalloc((size_t)t->parameter_count, sizeof *c->count);
     c->element = xcalloc((size_t)t->parameter_count, sizeof *c->element);
-    for (int group = 0; group < t->group_count; group++) partition_one(t, c, group);
+    int stages = t->options.stages > 1 ? t->options.stages : 1;
+    int64_t *owed = xcalloc((size_t)(stages * ranks), sizeof *owed);
+    for (int group = 0; group < t->group_count; group++)
+        partition_one(t, c, group, owed + ranks * stage_of_group(stages, t->group_count, group));
+    free(owed);
     return c;
 }
 

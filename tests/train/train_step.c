@@ -401,7 +401,7 @@ static void check_partition(void *context, const struct trainer *t)
     const struct tower *s = t->student;
     (void)context;
     for (int ranks = 1; ranks <= 8; ranks++) {
-        int64_t most = 0, all = 0, *next = xcalloc((size_t)s->parameter_count, sizeof *next);
+        int64_t most = 0, all = 0, owned = 0, *next = xcalloc((size_t)s->parameter_count, sizeof *next);
         for (int r = 0; r < ranks; r++) {
             struct partition *cut = partition_make(s, ranks, r, false);
             int64_t own = 0;
@@ -409,6 +409,10 @@ static void check_partition(void *context, const struct trainer *t)
                 if (!cut->count[i]) continue;
                 assert_int_equal(cut->first[i], next[i]);
                 assert_int_equal(cut->first[i] % CUT_ELEMENTS, 0);
+                if (s->parameters[i].owned) {
+                    assert_int_equal(cut->count[i], s->parameters[i].count);
+                    if (owned < cut->count[i]) owned = cut->count[i];
+                }
                 next[i] += cut->count[i];
                 own += cut->count[i];
             }
@@ -418,7 +422,7 @@ static void check_partition(void *context, const struct trainer *t)
         }
         for (int i = 0; i < s->parameter_count; i++)
             if (s->parameters[i].trained) assert_int_equal(next[i], s->parameters[i].count);
-        assert_true(most <= all / ranks + s->group_count * CUT_ELEMENTS);
+        assert_true(most <= all / ranks + owned + CUT_ELEMENTS); /* of all groups, however many */
         free(next);
     }
 }
@@ -428,10 +432,14 @@ static void parts_are_consecutive_and_complete(void **state)
     struct config config;
     struct plan plan;
     struct error err = {0};
-    struct run wide = {.model = EVA, .settings = "model_s.width=256 model_s.hidden=1024"};
-    assert_int_equal(load(&config, &wide, &err), 0);
-    assert_int_equal(plan_make_inspect(&plan, &config, NULL, check_partition, NULL, &err), 0);
-    config_free(&config);
+    for (int muon = 0; muon < 2; muon++) { /* whose matrices are whole */
+        struct run wide = {.model = EVA,
+                           .settings = muon ? "model_s.width=256 model_s.hidden=1024 optim.name=muon"
+                                            : "model_s.width=256 model_s.hidden=1024"};
+        assert_int_equal(load(&config, &wide, &err), 0);
+        assert_int_equal(plan_make_inspect(&plan, &config, NULL, check_partition, NULL, &err), 0);
+        config_free(&config);
+    }
 }
 
 /* ---- refusals ---- */
