@@ -501,6 +501,99 @@ static void matrices_step_as_on_the_cpu(void **unused)
     }
 }
 
+/* Half of the rows of two matrices, on a card of its own. */
+enum { HALVES = 2, HALF_ROWS = 64, HALF = HALF_ROWS * 70 };
+struct half_side {
+    struct device *device;
+    int rank, ranks;
+    float out[HALVES][HALF];
+    int64_t matrices;
+};
+static struct {
+    pthread_barrier_t barrier;
+    double *values[HALVES];
+} exchanged;
+
+static int reduce(void *context, double *values, size_t count)
+{
+    const struct half_side *s = context;
+    exchanged.values[s->rank] = values;
+    pthread_barrier_wait(&exchanged.barrier);
+    for (size_t i = 0; i < count && s->rank == 0; i++)
+        values[i] = exchanged.values[1][i] = values[i] + exchanged.values[1][i];
+    pthread_barrier_wait(&exchanged.barrier);
+    return 0;
+}
+
+static void *half_steps(void *context)
+{
+    struct half_side *s = context;
+    struct meopt_options o;
+    struct meopt_error err = {0};
+    struct error why = {0};
+    struct meopt *opt;
+    struct meopt_tensor table[HALVES] = {{0}};
+    struct meopt_step_stats stats = {0};
+    uint32_t seed = 3 + (uint32_t)s->rank;
+    meopt_options_init(&o, sizeof o, MEOPT_MUON);
+    assert_int_equal(meopt_options_preset(&o, "balanced", &err), 0);
+    o.device = (struct meopt_device *)s->device;
+    o.reduce = reduce;
+    o.context = s;
+    o.rank = s->ranks ? s->rank : 0;
+    o.ranks = s->ranks;
+    for (int i = 0; i < HALVES; i++)
+        table[i] = (struct meopt_tensor){.name = i ? "b" : "a",
+                                         .ndim = 2,
+                                         .shape = {2 * HALF_ROWS, 70},
+                                         .first = s->rank * HALF,
+                                         .count = HALF,
+                                         .flags = MEOPT_PART,
+                                         .lr_scale = 1};
+    if (meopt_create(&opt, &o, table, HALVES, &err)) fail_msg("%s", err.message);
+    float *block = device_alloc(s->device, MEMORY_GRADIENTS, sizeof s->out, "gradients", &why);
+    for (int step = 1; step <= STEPS; step++) {
+        struct meopt_gradient given[HALVES] = {{block, MEOPT_F32}, {block + HALF, MEOPT_F32}};
+        float *values = values_new(HALVES * HALF, 0.01f, &seed);
+        for (int i = 0; i < HALVES && step == 1; i++)
+            assert_int_equal(meopt_import(opt, (size_t)i, 0, HALF, values, &err), 0);
+        s->device->upload(s->device, block, values, sizeof s->out);
+        assert_int_equal(meopt_step(opt, step, 1e-2, 1, given, &stats, &err), 0);
+        free(values);
+    }
+    s->matrices = stats.matrices;
+    for (int i = 0; i < HALVES; i++)
+        assert_int_equal(meopt_export(opt, (size_t)i, 0, HALF, s->out[i], &err), 0);
+    meopt_destroy(opt);
+    device_free(s->device, block);
+    return NULL;
+}
+
+/* Each of two handles orthogonalizes one of two matrices, with the bits of both orthogonalizing both. */
+static void handles_divide_matrices(void **unused)
+{
+    (void)unused;
+    static struct half_side sides[2][HALVES];
+    struct device *devices[HALVES] = {card};
+    struct error err = {0};
+    pthread_barrier_init(&exchanged.barrier, NULL, HALVES);
+    assert_int_equal(device_open(&devices[1], getenv("MEOPT_TEST_DEVICE"), 0, &err), 0);
+    for (int k = 0; k < 2; k++) {
+        pthread_t ids[HALVES];
+        for (int r = 0; r < HALVES; r++) {
+            sides[k][r] = (struct half_side){.device = devices[r], .rank = r, .ranks = k ? HALVES : 0};
+            assert_int_equal(pthread_create(&ids[r], NULL, half_steps, &sides[k][r]), 0);
+        }
+        for (int r = 0; r < HALVES; r++) pthread_join(ids[r], NULL);
+        for (int r = 0; r < HALVES; r++) {
+            assert_int_equal(sides[k][r].matrices, k ? 1 : 2);
+            assert_memory_equal(sides[k][r].out, sides[0][r].out, sizeof sides[k][r].out);
+        }
+    }
+    device_close(devices[1]);
+    pthread_barrier_destroy(&exchanged.barrier);
+}
+
 static int open_card(void **unused)
 {
     (void)unused;
@@ -579,7 +672,7 @@ int main(void)
     if (!getenv("MEOPT_TEST_DEVICE")) return 77;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_rule_and_format_has_the_cpu_s_bits),
-        cmocka_unit_test(matrices_step_as_on_the_cpu),
+        cmocka_unit_test(matrices_step_as_on_the_cpu), cmocka_unit_test(handles_divide_matrices),
         cmocka_unit_test(threads_step_the_tensors_of_one_handle),
         cmocka_unit_test(a_bad_accumulated_gradient_is_reported_by_norm_and_step)};
     return cmocka_run_group_tests(tests, open_card, close_card);
