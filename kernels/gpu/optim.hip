@@ -474,7 +474,7 @@ KERNEL(optim_trust, optim_row *tasks, int, const optim_partial *partials)
             weights += squares[0][i];
             updates += squares[1][i];
         }
-        barrier();
+        barrier(); /* untested: no test has a tensor of more than 256 chunks, 8.4 million elements */
     }
     if (THREAD) return;
     if (RULE_HAS(t->rule, WITH_FACTORS))
