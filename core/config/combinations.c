@@ -44,7 +44,7 @@ static void objective_rows(const struct combinations *w, const struct config *c)
         C = 1 << TRAIN_OBJECTIVE_CLASSIFY,
         L = 1 << TRAIN_OBJECTIVE_LANGUAGE,
         M = 1 << TRAIN_OBJECTIVE_MASKED,
-        T = M << 1 /* classify, of text */
+        T = 1 << TRAIN_OBJECTIVE_COUNT /* classify, of text */
     };
     static const struct {
         const char *prefix;
@@ -108,12 +108,11 @@ static void objective_rows(const struct combinations *w, const struct config *c)
     for (size_t i = 0; w->list && i < count; i++) {
         char only[120];
         int n = snprintf(only, sizeof only, "%s", _("it is for")), listed = 0;
-        for (int o = 0; o <= TRAIN_OBJECTIVE_MASKED; o++)
+        for (int o = 0; o < TRAIN_OBJECTIVE_COUNT; o++)
             if (rows[i].objectives & 1 << o)
                 n += snprintf(only + n, sizeof only - (size_t)n, "%s %s", listed++ ? "," : "",
                               train_objective_names[o]);
-        if (listed <= TRAIN_OBJECTIVE_MASKED)
-            combination(w, true, rows[i].prefix, only, no_effect, "", "", "");
+        if (listed < TRAIN_OBJECTIVE_COUNT) combination(w, true, rows[i].prefix, only, no_effect, "", "", "");
     }
     for (int key = 0; !w->list && key < config_key_count; key++) {
         const char *name = config_keys[key].name;

@@ -37,17 +37,11 @@ enum family config_tower_family(const struct config *c, const struct config_towe
     return family ? family : c->model.family;
 }
 
-bool config_given(const struct config *c, const char *key)
-{
-    const struct config_origin *origin = &c->origins[config_key_index(key)];
-    return origin->from == ORIGIN_FILE || origin->from == ORIGIN_OVERRIDE;
-}
-
 bool config_reads_tokens(const struct config *c)
 {
-    static const bool known[] = {[TRAIN_OBJECTIVE_LANGUAGE] = true, [TRAIN_OBJECTIVE_MASKED] = true};
-    return known[c->train.objective] || (c->train.objective == TRAIN_OBJECTIVE_CLASSIFY &&
-                                         config_tower_family(c, &c->model_s) == FAMILY_BERT);
+    return OBJECTIVES_OF_TOKENS >> c->train.objective & 1 ||
+           (c->train.objective == TRAIN_OBJECTIVE_CLASSIFY &&
+            config_tower_family(c, &c->model_s) == FAMILY_BERT);
 }
 
 bool config_changed(const struct config *c, const char *name)

@@ -537,6 +537,12 @@ static const struct {
                {model_aliases, sizeof model_aliases / sizeof *model_aliases}};
 enum { ALIAS_LISTS = sizeof aliases / sizeof *aliases };
 
+bool config_given(const struct config *c, const char *key)
+{
+    const struct config_origin *origin = &c->origins[config_key_index(key)];
+    return origin->from == ORIGIN_FILE || origin->from == ORIGIN_OVERRIDE;
+}
+
 bool config_key_of_model(const char *name)
 {
     for (size_t i = 0; i < aliases[1].count; i++)

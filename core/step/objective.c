@@ -80,7 +80,7 @@ static void evaluate_language(struct trainer *t, const struct batch *batch, cons
 }
 
 /* Of classify, where a sample is a document. */
-enum { TEXT_CLASSES = TRAIN_OBJECTIVE_MASKED + 1 };
+enum { TEXT_CLASSES = TRAIN_OBJECTIVE_COUNT };
 
 static const struct objective rows[] = {
     [TRAIN_OBJECTIVE_DISTILL] = {.name = "distill",
