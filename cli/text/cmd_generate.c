@@ -123,26 +123,6 @@ static int open_dialogue(struct generate *g, const struct arguments *args, struc
     return g->tokens ? 0 : error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for the tokens");
 }
 
-int generate_encode(const struct generate *g, const char *text, size_t bytes, bool plain,
-                    struct token_list *list, struct error *err)
-{
-    struct encoder *e = encoder_create(g->tokenizer);
-    int count, code = 0;
-    const int32_t *begin = tokenizer_added(g->tokenizer, false, &count);
-    for (int i = 0; i < count && plain; i++) token_list_append(list, begin[i]);
-    if (utf8_invalid(text, bytes) < bytes)
-        code = error_set(err, EXIT_USAGE, NULL, "byte %zu of the prompt is not UTF-8",
-                         utf8_invalid(text, bytes));
-    if (!code) code = encoder_encode(e, text, bytes, true, list, err);
-    for (int64_t i = 0; i < list->count && !code; i++)
-        if (list->ids[i] >= g->shape.vocabulary)
-            code = error_set(err, EXIT_CONFIG, "give the tokenizer of the model: --tokenizer DIR",
-                             "token %d of the prompt is not below the model's vocabulary of %lld",
-                             list->ids[i], (long long)g->shape.vocabulary);
-    encoder_free(e);
-    return code;
-}
-
 /* Encodes the prompt. A plain one follows the tokens with which every text begins. */
 static int encode_prompt(struct generate *g, const char *text, size_t bytes, struct error *err)
 {

@@ -7,6 +7,7 @@
 #include "core/device/driver.h"
 #include "core/comm/rendezvous.h"
 #include "core/run/run.h"
+#include "core/run/status.h"
 
 #include <dirent.h>
 #include <stdio.h>

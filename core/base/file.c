@@ -445,7 +445,7 @@ int file_make_dirs_below(const char *directory, const char *name, struct error *
 
 /* Returns whether files of `uid` belong to this user. Some file systems map user ids (NFS without root,
  * FUSE): there a new directory next to `directory` shows the mapped id. */
-static bool is_ours(const char *directory, uid_t uid)
+static bool is_of_user(const char *directory, uid_t uid)
 {
     struct stat st;
     if (uid == geteuid()) return true;
@@ -471,7 +471,7 @@ int file_own_directory(const char *path, mode_t mode, bool *made, struct error *
     if (there != 0) code = error_errno(err, EXIT_FAILED, NULL, "cannot create the directory");
     else if (!S_ISDIR(st.st_mode))
         code = error_set(err, EXIT_FAILED, "remove it, or work in another directory", "is not a directory");
-    else if (!is_ours(path, st.st_uid))
+    else if (!is_of_user(path, st.st_uid))
         code = error_set(err, EXIT_FAILED, "work in another directory", "belongs to another user (%ld)",
                          (long)st.st_uid);
     if (code) error_at(err, path, 0, 0);
@@ -562,4 +562,41 @@ void file_map_close(struct file_map *map)
     if (map->data) munmap((void *)(uintptr_t)map->data, map->bytes);
     map->data = NULL;
     map->bytes = 0;
+}
+
+/* ---- unfinished files and directories that a killed process has left ---- */
+
+enum { RANDOM_LETTERS = 6 };
+
+bool file_hold(int fd)
+{
+    struct stat st;
+    (void)flock(fd, LOCK_EX); /* where there are no locks, nothing is removed either */
+    return fstat(fd, &st) != 0 || st.st_nlink > 0;
+}
+
+/* Returns whether no process holds the file or directory, and it can only be this user's own. */
+static bool is_left(int fd)
+{
+    struct stat st;
+    return fstat(fd, &st) == 0 && st.st_uid == geteuid() &&
+           (S_ISDIR(st.st_mode) || (S_ISREG(st.st_mode) && st.st_nlink == 1)) &&
+           flock(fd, LOCK_EX | LOCK_NB) == 0;
+}
+
+void file_remove_left(const char *begin, bool (*is_ours)(int fd))
+{
+    char *directory = path_dirname(begin);
+    const char *name = path_basename(begin);
+    size_t n = strlen(name);
+    DIR *dir = opendir(directory);
+    for (struct dirent *e; dir && (e = readdir(dir)) != NULL;) {
+        if (strncmp(e->d_name, name, n) != 0 || strlen(e->d_name) != n + RANDOM_LETTERS) continue;
+        int fd = openat(dirfd(dir), e->d_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+        if (fd < 0) continue;
+        if (is_left(fd) && (!is_ours || is_ours(fd))) (void)file_remove_at(dirfd(dir), e->d_name);
+        close(fd);
+    }
+    if (dir) closedir(dir);
+    free(directory);
 }

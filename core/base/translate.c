@@ -1,6 +1,5 @@
 /* Translations: see translate.h. */
 #include "core/base/translate.h"
-#include "core/base/file.h"
 
 #include <libintl.h>
 #include <stdbool.h>
@@ -8,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <wchar.h>
 
 /* The catalogue as msgfmt writes it, little-endian: gettext's manual, "The Format of GNU MO Files". It is
@@ -39,7 +39,13 @@ bool translate_open(const char *path)
 {
     free(mo.data);
     mo.data = NULL;
-    if (file_read(path, MO_MOST, &mo.data, &mo.bytes, NULL)) return false;
+    FILE *f = fopen(path, "rbe"); /* file_read translates its errors */
+    struct stat st;
+    bool fits = f && fstat(fileno(f), &st) == 0 && S_ISREG(st.st_mode) && st.st_size <= MO_MOST &&
+                (mo.data = malloc((size_t)st.st_size + 1)) != NULL;
+    mo.bytes = fits ? fread(mo.data, 1, (size_t)st.st_size, f) : 0;
+    if (f) fclose(f);
+    if (!fits) return false;
     if (mo.bytes >= MO_HEAD && mo_number(0) == MO_MAGIC) {
         mo.count = mo_number(8);
         mo.texts = mo_number(12);

@@ -26,6 +26,8 @@
 enum { REPORT_SECONDS = 3 };
 #define NEXT_BEATS_SECONDS 0.6
 
+bool hub_complete(const struct hub *hub) { return hub->complete; }
+
 /* ---- ending the run ---- */
 
 void hub_end(struct hub *hub, int rank, const struct error *why)

@@ -35,6 +35,8 @@ _Static_assert(COMM_CALLS <= 1 << CALL_BITS && COMM_SPLITS < 1 << GROUP_BITS &&
 static pthread_mutex_t naming = PTHREAD_MUTEX_INITIALIZER;
 static char group_names[COMM_SPLITS + 1][sizeof((struct comm *)0)->name];
 
+int comm_world_rank(const struct comm *comm, int rank) { return comm->members ? comm->members[rank] : rank; }
+
 void comm_name_group(const struct comm *comm)
 {
     pthread_mutex_lock(&naming);

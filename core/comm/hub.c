@@ -37,8 +37,6 @@ void hub_free(struct hub *hub)
     free(hub);
 }
 
-bool hub_complete(const struct hub *hub) { return hub->complete; }
-
 bool hub_all_left(const struct hub *hub)
 {
     for (int r = 0; r < hub->options.size; r++)

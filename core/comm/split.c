@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-int comm_world_rank(const struct comm *comm, int rank) { return comm->members ? comm->members[rank] : rank; }
-
 void comm_share_window(struct comm *part)
 {
     const struct comm_window *whole = part->whole->window;

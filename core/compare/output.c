@@ -63,17 +63,8 @@ const char *output_label(const struct row *row)
     return text;
 }
 
-char *output_value(char dst[CELL_TEXT], const struct row *row, const struct cell *cell,
-                   const char *plus_minus)
-{
-    cell_text(dst, row, cell, plus_minus);
-    if (strcmp(row->key, "state") == 0 && cell_shown(cell)[0])
-        snprintf(dst, CELL_TEXT, "%s", _(cell_shown(cell)));
-    return dst;
-}
-
-static void cell_words(char change[CELL_TEXT + 32], const struct row *row, const struct cell *cell,
-                       bool unicode)
+static void change_words(char change[CELL_TEXT + 32], const struct row *row, const struct cell *cell,
+                         bool unicode)
 {
     cell_change(change, row, cell, unicode ? "±" : "+-");
     size_t n = strlen(change);
@@ -157,7 +148,7 @@ static void print_row(FILE *out, const struct table *t, const struct row *row, c
     char(*values)[CELL_TEXT] = xcalloc((size_t)t->column_count, sizeof *values), change[CELL_TEXT + 32];
     bool more = true;
     for (int c = 0; c < t->column_count; c++)
-        output_value(values[c], row, &row->cells[c], o->unicode ? "±" : "+-");
+        cell_words(values[c], row, &row->cells[c], o->unicode ? "±" : "+-");
     for (int line = 0; more; line++) {
         int used = g->label;
         more = false;
@@ -169,7 +160,7 @@ static void print_row(FILE *out, const struct table *t, const struct row *row, c
             snprintf(text, sizeof text, "%.*s", (int)bytes, value);
             memmove(value, value + next, strlen(value + next) + 1);
             more = more || value[0];
-            cell_words(change, row, &row->cells[c], o->unicode);
+            change_words(change, row, &row->cells[c], o->unicode);
             fputs("   ", out);
             pad(out, text, widths[0], true);
             if (widths[1] && (change[0] || i + 1 < g->count || row->why)) {
@@ -197,8 +188,8 @@ static int measure(struct group *g, const struct table *t, enum section section,
         rows++;
         if (width_of(output_label(row)) > g->label) g->label = width_of(output_label(row));
         for (int c = 0; c < t->column_count; c++) {
-            cell_words(change, row, &row->cells[c], o->unicode);
-            output_value(value, row, &row->cells[c], o->unicode ? "±" : "+-");
+            change_words(change, row, &row->cells[c], o->unicode);
+            cell_words(value, row, &row->cells[c], o->unicode ? "±" : "+-");
             if (width_of(value) > g->widths[c][0]) g->widths[c][0] = width_of(value);
             if (width_of(change) > g->widths[c][1]) g->widths[c][1] = width_of(change);
         }
@@ -418,14 +409,6 @@ void output_csv(FILE *out, const struct table *t, const struct output_options *o
 
 /* ---- Markdown ---- */
 
-void output_markdown_text(FILE *out, const char *text)
-{
-    for (; *text; text++) {
-        if (strchr("\\`*_[]<>|#&", *text)) fputc('\\', out);
-        fputc(*text, out);
-    }
-}
-
 void output_markdown(FILE *out, const struct table *t, const struct output_options *o)
 {
     if (t->sweep) sweep_markdown(out, t);
@@ -438,7 +421,7 @@ void output_markdown(FILE *out, const struct table *t, const struct output_optio
                 fprintf(out, "%s| %s |", s ? "\n" : "", section_titles[s]);
                 for (int c = 0; c < t->column_count; c++) {
                     fputc(' ', out);
-                    output_markdown_text(out, t->columns[c].name);
+                    markdown_text(out, t->columns[c].name);
                     fputs(c == t->reference ? " (reference) |" : " |", out);
                 }
                 fputs(s == SECTION_COMPARABLE ? " |\n|:--|" : "\n|:--|", out);
@@ -447,24 +430,24 @@ void output_markdown(FILE *out, const struct table *t, const struct output_optio
                 any = true;
             }
             fputs("| ", out);
-            output_markdown_text(out, row->label + strspn(row->label, " "));
+            markdown_text(out, row->label + strspn(row->label, " "));
             fputs(" |", out);
             for (int c = 0; c < t->column_count; c++) {
                 char value[CELL_TEXT], change[CELL_TEXT + 32];
                 cell_text(value, row, &row->cells[c], "±");
-                cell_words(change, row, &row->cells[c], true);
+                change_words(change, row, &row->cells[c], true);
                 fputc(' ', out);
-                output_markdown_text(out, value);
+                markdown_text(out, value);
                 if (change[0]) {
                     fputs(" (", out);
-                    output_markdown_text(out, change);
+                    markdown_text(out, change);
                     fputc(')', out);
                 }
                 fputs(" |", out);
             }
             if (row->why) {
                 fputc(' ', out);
-                output_markdown_text(out, row->why);
+                markdown_text(out, row->why);
                 fputs(" |", out);
             }
             fputc('\n', out);
@@ -472,7 +455,7 @@ void output_markdown(FILE *out, const struct table *t, const struct output_optio
     }
     for (int i = 0; i < t->warning_count; i++) {
         fputs(i ? "* " : "\n* ", out);
-        output_markdown_text(out, t->warnings[i]);
+        markdown_text(out, t->warnings[i]);
         fputc('\n', out);
     }
 }

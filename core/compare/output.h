@@ -27,7 +27,6 @@ void output_json(FILE *out, const struct table *table, const struct output_optio
 /* Writes a field of a CSV file (RFC 4180), with a leading apostrophe if a spreadsheet would parse it as a
  * formula. */
 void output_csv_text(FILE *out, const char *text);
-void output_markdown_text(FILE *out, const char *text);
 void output_csv(FILE *out, const struct table *table, const struct output_options *options);
 void output_markdown(FILE *out, const struct table *table, const struct output_options *options);
 void output_html(FILE *out, const struct table *table, const struct plot plots[PLOT_COUNT],
@@ -35,9 +34,6 @@ void output_html(FILE *out, const struct table *table, const struct plot plots[P
 
 /* Returns the translated label of a row with its indentation, valid until the next call. */
 const char *output_label(const struct row *row);
-/* cell_text with words translated. Returns dst. */
-char *output_value(char dst[CELL_TEXT], const struct row *row, const struct cell *cell,
-                   const char *plus_minus);
 extern const char *const section_titles[3];
 /* Returns whether a row is written for people: with published columns, not without a published figure. */
 bool output_row_shown(const struct table *table, const struct row *row, const struct output_options *options);

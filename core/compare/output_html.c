@@ -154,7 +154,7 @@ static void table_section(FILE *out, const struct table *t, enum section section
             fputs("<td", out);
             if (cell->number && isfinite(cell->mean)) fprintf(out, " data-value=\"%.12g\"", cell->mean);
             fputs("><span class=\"v\">", out);
-            html_text(out, output_value(words, row, cell, "±"));
+            html_text(out, cell_words(words, row, cell, "±"));
             fputs("</span>", out);
             /* an empty element keeps the values aligned */
             if (c != t->reference && section == SECTION_FACTS) {

@@ -9,6 +9,7 @@
 #include "core/run/telemetry.h"
 #include "core/run/metric_line.h"
 #include "core/run/run.h"
+#include "core/run/status.h"
 #include "core/run/tail.h"
 
 #include <dirent.h>

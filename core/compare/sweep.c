@@ -127,7 +127,7 @@ static void field_text(char dst[CELL_TEXT], const struct table *t, const struct 
     else if (missing && !row) snprintf(dst, CELL_TEXT, "%s", missing->name);
     else if (missing && state) snprintf(dst, CELL_TEXT, _("no run: %s"), missing->state);
     else if (missing) snprintf(dst, CELL_TEXT, "-");
-    else if (row) output_value(dst, row, &row->cells[line - 1], plus_minus);
+    else if (row) cell_words(dst, row, &row->cells[line - 1], plus_minus);
     else
         snprintf(dst, CELL_TEXT, "%s%s", t->columns[line - 1].name,
                  line - 1 == t->reference && t->column_count > 1 ? " *" : "");
@@ -171,7 +171,7 @@ void sweep_markdown(FILE *out, const struct table *t)
         for (int c = -1; c < count; c++) {
             field_text(text, t, c < 0 ? NULL : &columns[c], line, "±");
             fputc(' ', out);
-            output_markdown_text(out, text);
+            markdown_text(out, text);
             fputs(" |", out);
         }
         fputs(line ? "\n" : "\n|:--|", out);

@@ -71,6 +71,8 @@ const char *cell_shown(const struct cell *cell);
 /* Formats a cell for people: "193.7 MiB", "51.30 ± 0.12 s", "-" if unknown. plus_minus: "±" or "+-". */
 enum { CELL_TEXT = 192 };
 char *cell_text(char dst[CELL_TEXT], const struct row *row, const struct cell *cell, const char *plus_minus);
+/* The same with words translated. */
+char *cell_words(char dst[CELL_TEXT], const struct row *row, const struct cell *cell, const char *plus_minus);
 /* Formats a change: "-62.0 %", "-62.0 ± 0.3 %"; "" for the reference and where a change is meaningless. */
 char *cell_change(char dst[CELL_TEXT], const struct row *row, const struct cell *cell,
                   const char *plus_minus);

@@ -115,7 +115,7 @@ struct data_options {
     const char *label_file; /* with labels: a CSV list, or "coarse" (labels.h); NULL or "": none */
     bool labels;            /* read the class of each image, or of each document (labels.h) */
     bool validation;        /* the part for validation of a root with several parts */
-    const struct data *classes; /* the training images, whose classes these have; NULL: their own */
+    const struct image_list *classes; /* the training images, whose classes these have; NULL: their own */
     /* order of the classes, with `classes` NULL; NULL: as labels.h says. Not used after the list was read */
     const struct class_names *order;
     bool partly;             /* the data may have some classes of the order alone */

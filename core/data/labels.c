@@ -11,115 +11,19 @@
 #include <string.h>
 #include <sys/stat.h>
 
-void label_names_add(struct label_names *names, const char *name)
-{
-    if (names->count++ >= LABEL_NAMES_SHOWN) return;
-    char *longer = xasprintf("%s%s%s", names->text ? names->text : "", names->text ? ", " : "", name);
-    free(names->text);
-    names->text = longer;
-}
-
-void label_names_report(struct label_names *names, const char *what, char **text)
-{
-    if (names->count) {
-        char *longer =
-            xasprintf("%s%s%lld %s: %s%s", *text ? *text : "", *text ? "; " : "", (long long)names->count,
-                      what, names->text, names->count > LABEL_NAMES_SHOWN ? ", ..." : "");
-        free(*text);
-        *text = longer;
-    }
-    free(names->text);
-    *names = (struct label_names){0};
-}
-
-/* ---- Numbers of classes ---- */
-
-struct class_entry {
-    char *name;
-    int32_t number;
-};
-
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(((const struct class_entry *)a)->name, ((const struct class_entry *)b)->name);
-}
-
-/* Returns the classes sorted by their names, malloc'ed. */
-static struct class_entry *sorted_classes(const struct image_list *list)
-{
-    size_t count = (size_t)list->class_count;
-    struct class_entry *entries = xcalloc(count + 1, sizeof *entries);
-    for (size_t i = 0; i < count; i++) entries[i] = (struct class_entry){list->classes[i], (int32_t)i};
-    qsort(entries, count, sizeof *entries, by_name);
-    return entries;
-}
-
-/* Returns the number of a class; -1: none. */
-static int32_t class_number(const struct class_entry *sorted, int32_t count, const char *name)
-{
-    struct class_entry key = {(char *)(uintptr_t)name, 0}, *found;
-    found = bsearch(&key, sorted, (size_t)count, sizeof key, by_name);
-    return found ? found->number : -1;
-}
-
-void label_sort_classes(struct image_list *list)
-{
-    struct class_entry *entries = sorted_classes(list);
-    int32_t *number = xcalloc((size_t)list->class_count, sizeof *number), kept = 0;
-    for (int32_t i = 0; i < list->class_count; i++) {
-        bool again = kept && strcmp(list->classes[kept - 1], entries[i].name) == 0;
-        if (again) free(entries[i].name);
-        else list->classes[kept++] = entries[i].name;
-        number[entries[i].number] = kept - 1;
-    }
-    list->class_count = kept;
-    for (int64_t i = 0; i < image_list_labels(list); i++) list->labels[i] = number[list->labels[i]];
-    free(number);
-    free(entries);
-}
-
-int32_t label_add_class(struct image_list *list, const char *name, size_t length)
-{
-    int32_t n = list->class_count;
-    if ((n & (n - 1)) == 0)
-        list->classes = xrealloc(list->classes, (size_t)(n ? 2 * n : 1) * sizeof *list->classes);
-    list->classes[n] = xasprintf("%.*s", (int)length, name);
-    return list->class_count++;
-}
-
-int32_t label_number(const char *text)
-{
-    int32_t value = 0;
-    const char *c = text;
-    for (; *c >= '0' && *c <= '9' && value < CLASSES_MAX; c++) value = 10 * value + (*c - '0');
-    return c == text || *c || value >= CLASSES_MAX ? -1 : value;
-}
-
-void label_add_numbers(struct image_list *list)
-{
-    int32_t most = 0;
-    for (int64_t i = 0; i < image_list_labels(list); i++)
-        most = list->labels[i] > most ? list->labels[i] : most;
-    for (int32_t i = 0; i <= most; i++) {
-        char name[16];
-        label_add_class(list, name, (size_t)snprintf(name, sizeof name, "%d", i));
-    }
-    list->numbered = true;
-}
-
 /* ---- Directories ---- */
 
 /* Lists directories that are no class, because they have no image. */
 static void find_empty(struct image_list *list, const char *directory)
 {
     DIR *dir = opendir(directory);
-    struct class_entry *sorted = sorted_classes(list);
+    struct class_entry *sorted = label_sorted(list);
     struct label_names empty = {0};
     for (struct dirent *entry; dir && (entry = readdir(dir)) != NULL;) {
         char *path = path_join(directory, entry->d_name);
         struct stat st;
         if (!image_list_foreign(entry->d_name, strlen(entry->d_name)) && stat(path, &st) == 0 &&
-            S_ISDIR(st.st_mode) && class_number(sorted, list->class_count, entry->d_name) < 0)
+            S_ISDIR(st.st_mode) && label_find(sorted, list->class_count, entry->d_name) < 0)
             label_names_add(&empty, entry->d_name);
         free(path);
     }
@@ -129,12 +33,10 @@ static void find_empty(struct image_list *list, const char *directory)
 }
 
 /* Returns whether `class` is one of the training images. */
-static bool is_trained(const struct data *classes, const char *class, size_t bytes)
+static bool is_trained(const struct image_list *train, const char *class, size_t bytes)
 {
-    for (int32_t i = 0; classes && i < data_classes(classes); i++)
-        if (strlen(data_class_name(classes, i)) == bytes &&
-            memcmp(data_class_name(classes, i), class, bytes) == 0)
-            return true;
+    for (int32_t i = 0; train && i < train->class_count; i++)
+        if (strlen(train->classes[i]) == bytes && memcmp(train->classes[i], class, bytes) == 0) return true;
     return false;
 }
 
@@ -241,11 +143,11 @@ static int adopt_classes(struct image_list *list, const struct image_list *train
 {
     const char *samples = noun(list);
     int32_t *number = xcalloc((size_t)list->class_count, sizeof *number), count = train->class_count;
-    struct class_entry *sorted = sorted_classes(train);
+    struct class_entry *sorted = label_sorted(train);
     uint8_t *trained = used_classes(train), *used = used_classes(list);
     struct label_names unknown = {0};
     for (int32_t i = 0; i < list->class_count; i++) {
-        number[i] = class_number(sorted, count, list->classes[i]);
+        number[i] = label_find(sorted, count, list->classes[i]);
         if (used[i] && (number[i] < 0 || !trained[number[i]])) label_names_add(&unknown, list->classes[i]);
         free(list->classes[i]);
     }
@@ -295,7 +197,7 @@ static int read_labels(struct image_list *list, const struct data_options *o, st
                : list->sidecar_count ? label_sidecars(list, o, err)
                                      : label_directories(list, o, err);
     if (code) return err->file[0] ? code : (error_at(err, o->root, 0, 0), code);
-    if (o->classes) code = adopt_classes(list, data_list(o->classes), err);
+    if (o->classes) code = adopt_classes(list, o->classes, err);
     else if ((code = label_adopt_order(list, o, err)) == 0 && !o->validation) {
         uint8_t *used = used_classes(list);
         int32_t kinds = 0, last = 0;

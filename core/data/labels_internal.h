@@ -22,6 +22,14 @@ int32_t label_number(const char *text);
 int32_t label_add_class(struct image_list *list, const char *name, size_t length);
 /* Adds classes that are named by their numbers, up to the largest label. */
 void label_add_numbers(struct image_list *list);
+struct class_entry {
+    char *name;
+    int32_t number;
+};
+/* Returns the classes sorted by their names, malloc'ed. */
+struct class_entry *label_sorted(const struct image_list *list);
+/* Returns the number of a class; -1: none. */
+int32_t label_find(const struct class_entry *sorted, int32_t count, const char *name);
 /* Sorts the classes by their names, merges equal ones, and renumbers the labels. */
 void label_sort_classes(struct image_list *list);
 

@@ -67,7 +67,7 @@ bool image_list_matches(const char *patterns, const char *name)
 
 /* ---- Directories ---- */
 
-enum { ENDINGS = 12, ENDING_BYTES = 8, IMAGE_BYTES = 256 << 20, PLACE_NUMBERS = 5 };
+enum { ENDINGS = 12, ENDING_BYTES = 8, IMAGE_BYTES = 256 << 20 };
 
 struct walk {
     struct image_list *list;
@@ -119,32 +119,6 @@ void image_list_report(const struct image_list *list, const char *root)
     if (list->unread) log_info("not read in %s: %s", root, list->unread);
     image_list_report_classes(list, root);
     if (list->outside) log_warn("%s: %s", root, list->outside);
-}
-
-void image_list_add(struct image_list *list, char *name, struct image_place place)
-{
-    const int64_t numbers[PLACE_NUMBERS] = {place.bytes, place.offset, place.archive_length, place.label,
-                                            place.planar};
-    size_t n = strlen(name) + 1;
-    name = xrealloc(name, n + sizeof numbers);
-    for (size_t i = 0; i < sizeof numbers; i++) name[n + i] = (char)((uint64_t)numbers[i / 8] >> 8 * (i % 8));
-    if ((list->count & (list->count - 1)) == 0)
-        list->names =
-            xrealloc(list->names, (size_t)(list->count ? 2 * list->count : 1) * sizeof *list->names);
-    list->names[list->count++] = name;
-}
-
-struct image_place image_place(const char *name)
-{
-    uint64_t numbers[PLACE_NUMBERS] = {0};
-    name += strlen(name) + 1;
-    for (size_t i = 0; i < sizeof numbers; i++)
-        numbers[i / 8] |= (uint64_t)(unsigned char)name[i] << 8 * (i % 8);
-    return (struct image_place){.bytes = (int64_t)numbers[0],
-                                .offset = (int64_t)numbers[1],
-                                .archive_length = (int64_t)numbers[2],
-                                .label = (int32_t)numbers[3],
-                                .planar = (int32_t)numbers[4]};
 }
 
 bool image_list_foreign(const char *name, size_t bytes)

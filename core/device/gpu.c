@@ -1,5 +1,6 @@
 /* A card: open and close, code objects, memory, transfers. See gpu.h. */
 #include "core/device/gpu.h"
+#include "core/device/gpu_lt.h"
 #include "core/device/card_peak.h"
 #include "core/device/cpu.h"
 #include "core/base/file.h"
@@ -481,4 +482,45 @@ int gpu_device_open(struct device **device, enum driver_kind kind, int ordinal, 
               gpu->wave, gpu->object, gpu->matrix, gpu_gemms(gpu));
     *device = dev;
     return 0;
+}
+
+/* ---- algorithms of the GEMM library ---- */
+
+static struct lt *lt_of(struct device *dev) { return gpu_is(dev) ? gpu_of(dev)->lt : NULL; }
+
+bool device_gemm_choices(struct device *dev, struct gemm_choices *choices)
+{
+    const struct lt *lt = lt_of(dev);
+    memset(choices, 0, sizeof *choices);
+    if (!lt) return false;
+    snprintf(choices->card, sizeof choices->card, "%s", gpu_of(dev)->card.name);
+    snprintf(choices->library, sizeof choices->library, "%s", lt->version);
+    choices->algorithm_bytes = lt->is->algorithm_bytes;
+    return true;
+}
+
+void device_gemm_try(struct device *dev, bool on)
+{
+    struct lt *lt = lt_of(dev);
+    if (!lt) return;
+    if (on && !lt->found) lt->found = calloc(1, sizeof *lt->found);
+    lt->trying = on && lt->found;
+}
+
+void device_gemm_found(struct device *dev, struct gemm_choices *choices)
+{
+    const struct lt *lt = lt_of(dev);
+    for (int i = 0; lt && lt->found && i < lt->found->count && choices->count < GEMM_CHOICES; i++)
+        choices->list[choices->count++] = lt->found->list[i];
+}
+
+void device_gemm_use(struct device *dev, const struct gemm_choices *choices)
+{
+    struct lt *lt = lt_of(dev);
+    if (!lt) return;
+    if (!lt->used) lt->used = malloc(sizeof *lt->used);
+    if (!lt->used) return;
+    *lt->used = *choices;
+    for (int i = 0; i < lt->count; i++) lt->plans[i].looked_up = false;
+    gpu_of(dev)->stale = true; /* graphs have the former algorithms */
 }

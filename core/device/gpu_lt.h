@@ -1,4 +1,4 @@
-/* Shared by gpu_lt.c and gpu_lt_trial.c: the library, and its matmuls by shape. */
+/* The library for GEMMs with bias, and its matmuls by shape: see gpu_lt.c. */
 #ifndef MEOPT_DEVICE_GPU_LT_H
 #define MEOPT_DEVICE_GPU_LT_H
 
@@ -38,13 +38,5 @@ struct lt {
     struct gemm_choices *found, *used; /* NULL: none */
     struct lt_api call;
 };
-
-/* Asks the heuristic for `wanted` results. Returns 0 or the library's code; *found: their number. */
-int lt_heuristic(struct lt *lt, const struct lt_plan *p, int wanted, void *results, int *found);
-/* Starts the GEMM with the algorithm of `result`. 0, or the library's code. */
-int lt_multiply(struct gpu *gpu, const struct lt_plan *p, const struct gemm *g, const void *result);
-
-/* Called before a GEMM of this plan is started: uses the choice for it, or tries its algorithms. */
-void lt_prepare(struct device *dev, struct lt_plan *p, const struct gemm *g);
 
 #endif

@@ -119,7 +119,7 @@ static struct data_options validation_options(const struct config *c, const stru
     o.include = NULL;
     o.whole = o.validation = true;
     o.labels = o.labels || c->train.eval == TRAIN_EVAL_KNN;
-    o.classes = train;
+    o.classes = train ? data_list(train) : NULL;
     o.apart = list ? NULL : c->data.root;
     if (!list) o.root = c->data.val;
     if (list || !data_labels_coarse(&o)) o.label_file = list ? c->data.val : NULL;

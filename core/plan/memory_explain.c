@@ -5,7 +5,6 @@
 #include "core/nn/tower_memory.h"
 #include "core/step/trainer.h"
 
-#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,22 +13,6 @@ struct rows {
     struct explain_row *all;
     int count, capacity;
 };
-
-void explain_without_block(char *dst, size_t size, const char *name)
-{
-    size_t n = 0;
-    for (const char *p = name; *p && n + 2 < size;) {
-        bool number = isdigit((unsigned char)*p) && p > name && p[-1] == '.';
-        size_t digits = number ? strspn(p, "0123456789") : 0;
-        if (digits && p[digits] == '.') {
-            dst[n++] = '*';
-            p += digits;
-        } else {
-            dst[n++] = *p++;
-        }
-    }
-    dst[n] = 0;
-}
 
 static struct explain_row *new_row(struct rows *rows)
 {
@@ -44,7 +27,7 @@ static void add_row(void *context, enum memory_class class, const char *name, si
     struct rows *rows = context;
     char plain[EXPLAIN_NAME];
     if (!bytes) return;
-    explain_without_block(plain, sizeof plain, name);
+    plan_without_block(plain, sizeof plain, name);
     for (int i = 0; i < rows->count; i++) {
         struct explain_row *r = &rows->all[i];
         if (r->class != class || strcmp(r->name, plain) != 0) continue;

@@ -29,8 +29,6 @@ struct explanation {
     struct memory_options settings; /* those of --what-if; chosen: the one with the least compute that fits */
 };
 
-/* Copies a tensor's name: "blocks.12.attn.proj.weight" -> "blocks.*.attn.proj.weight". */
-void explain_without_block(char *dst, size_t size, const char *name);
 /* Explains a planned experiment. limit: bytes that it should fit into; 0: none, and no setting is chosen. */
 void explain(struct explanation *e, const struct memory_planner *planner, size_t limit);
 void explanation_free(struct explanation *e);

@@ -8,6 +8,7 @@
 #include "core/experiment/preprocess.h"
 #include "core/step/weight_stream.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -127,6 +128,22 @@ static double bubble_of(const struct trainer *t, const struct tower *tower)
     return 1 - works / (stages > 1 ? ticks : works);
 }
 
+void plan_without_block(char *dst, size_t size, const char *name)
+{
+    size_t n = 0;
+    for (const char *p = name; *p && n + 2 < size;) {
+        bool number = isdigit((unsigned char)*p) && p > name && p[-1] == '.';
+        size_t digits = number ? strspn(p, "0123456789") : 0;
+        if (digits && p[digits] == '.') {
+            dst[n++] = '*';
+            p += digits;
+        } else {
+            dst[n++] = *p++;
+        }
+    }
+    dst[n] = 0;
+}
+
 /* Adds up the tensors of each rule, and lists their names once. */
 static void count_rules(struct plan *p, const struct trainer *t)
 {
@@ -136,7 +153,7 @@ static void count_rules(struct plan *p, const struct trainer *t)
         char name[EXPLAIN_NAME + 4];
         r->tensors++;
         r->parameters += q->count;
-        explain_without_block(name, EXPLAIN_NAME, q->name);
+        plan_without_block(name, EXPLAIN_NAME, q->name);
         const char *at = strstr(r->names, name);
         size_t n = strlen(name), used = strlen(r->names);
         while (at && ((at > r->names && at[-1] != ' ') || (at[n] && at[n] != ','))) at = strstr(at + 1, name);

@@ -86,5 +86,7 @@ int64_t plan_largest_batch(const struct config *config, const struct comm_option
 /* Checks files, model shapes and images of an experiment on the dry device, without allocating its memory.
  * Resolves the configuration. */
 int plan_dry_run(struct config *config, struct error *err);
+/* Copies a tensor's name: "blocks.12.attn.proj.weight" -> "blocks.*.attn.proj.weight". */
+void plan_without_block(char *dst, size_t size, const char *name);
 
 #endif

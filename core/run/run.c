@@ -48,8 +48,7 @@ int run_append(const char *directory, const char *name, int *fd, struct error *e
 
 /* The lock is a file opened for writing: only such a lock is shared by all machines over NFS. The lock of
  * a directory is local to one machine (flock(2), NOTES). */
-static const char LOCK[] = ".lock";
-static char *lock_path(const char *directory) { return path_join(directory, LOCK); }
+static char *lock_path(const char *directory) { return path_join(directory, RUN_LOCK); }
 
 static bool same_file(const struct stat *a, const struct stat *b)
 {
@@ -85,19 +84,10 @@ static int lock_file(int fd, struct error *err)
 
 static int open_lock(const char *directory, int *fd, struct error *err)
 {
-    int code = file_open_below(directory, LOCK, O_RDWR | O_CREAT, fd, NULL, err);
+    int code = file_open_below(directory, RUN_LOCK, O_RDWR | O_CREAT, fd, NULL, err);
     if (code && errno)
         snprintf(err->hint, sizeof err->hint, _("name the directory of a run that you may write to"));
     return code;
-}
-
-bool run_held(const char *directory)
-{
-    int fd = file_at(directory, LOCK, O_RDONLY);
-    bool held =
-        fd < 0 ? errno != ENOENT : flock(fd, LOCK_SH | LOCK_NB) != 0; /* fails like a trainer's open */
-    if (fd >= 0) close(fd);
-    return held;
 }
 
 int run_open_held(struct run *run, const char *directory, int lock, struct error *err)
@@ -216,13 +206,13 @@ static int empty_side(const struct run *run, struct error *err)
         failed = -1;
         close(fd);
     }
-    if (!failed && !(is_file_of(run->lock, fd, LOCK) && is_file_of(run->metrics, fd, "metrics.jsonl") &&
+    if (!failed && !(is_file_of(run->lock, fd, RUN_LOCK) && is_file_of(run->metrics, fd, "metrics.jsonl") &&
                      is_file_of(run->events, fd, "events.jsonl"))) {
         failed = -1;
         errno = ESTALE;
     }
     for (const struct dirent *entry; !failed && (errno = 0, entry = readdir(dir)) != NULL;) {
-        static const char *const kept[] = {".", "..", LOCK, "metrics.jsonl", "events.jsonl"};
+        static const char *const kept[] = {".", "..", RUN_LOCK, "metrics.jsonl", "events.jsonl"};
         bool keep = false;
         for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) keep |= strcmp(entry->d_name, kept[i]) == 0;
         if (!keep) failed = file_remove_at(fd, entry->d_name);

@@ -56,8 +56,6 @@ bool run_is_here(const struct run *run);
 /* Closes all but the lock, which now belongs to the caller: the run stays locked until the descriptor and
  * every copy in a child are closed. */
 int run_release(struct run *run);
-/* Whether a process holds the lock of this run. True if that cannot be determined. */
-bool run_held(const char *directory);
 void run_close(struct run *run);
 /* Removes side files (file.h) from killed processes; to be called before this process writes any. */
 void run_tidy(const struct run *run);

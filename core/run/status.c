@@ -4,15 +4,25 @@
 #include "core/base/path.h"
 #include "core/base/json.h"
 #include "core/base/message.h"
-#include "core/run/run.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <time.h>
 #include <unistd.h>
+
+bool run_held(const char *directory)
+{
+    int fd = file_at(directory, RUN_LOCK, O_RDONLY);
+    bool held =
+        fd < 0 ? errno != ENOENT : flock(fd, LOCK_SH | LOCK_NB) != 0; /* fails like a trainer's open */
+    if (fd >= 0) close(fd);
+    return held;
+}
 
 static void copy_message(char *dst, size_t size, const json_t *object, const char *key)
 {

@@ -24,6 +24,10 @@ struct run_status {
 int run_status_read(struct run_status *status, const char *directory, struct error *err);
 /* Whether it has ended, or its process is gone. */
 bool run_status_over(const struct run_status *status);
+/* The file in a run that its trainer locks, and whether a process holds it. True if that cannot be
+ * determined. */
+#define RUN_LOCK ".lock"
+bool run_held(const char *directory);
 /* Replaces state.json with this status. */
 int run_status_write(const struct run_status *status, const char *directory, struct error *err);
 

@@ -77,7 +77,7 @@ static int read_one(struct tokenizer *t, json_t *o, struct added_token *a, struc
     if (number > t->count + 65536)
         return error_set(err, EXIT_INTEGRITY, NULL, "added token '%.60s' has number %lld after %lld tokens",
                          text, (long long)number, (long long)t->count);
-    int32_t other = tokenizer_id(t, text);
+    int32_t other = token_find(t, &t->by_text, text, strlen(text));
     if (other >= 0 && other != number)
         return error_set(err, EXIT_INTEGRITY, NULL, "added token '%.60s' has numbers %lld and %d", text,
                          (long long)number, other);

@@ -8,6 +8,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+void text_record_add(struct text_record *r, const char *text, size_t bytes, bool label)
+{
+    struct text_span *last = r->count ? &r->spans[r->count - 1] : NULL;
+    text_append(&r->text, text, bytes);
+    if (!bytes) return;
+    if (last && last->label == label) {
+        last->end = r->text.count;
+        return;
+    }
+    if (r->count == r->capacity) {
+        r->capacity = 2 * r->capacity + 16;
+        r->spans = xrealloc(r->spans, (size_t)r->capacity * sizeof *r->spans);
+    }
+    r->spans[r->count++] = (struct text_span){r->text.count - bytes, r->text.count, label};
+}
+
 /* A conversation that is being written. */
 struct writer {
     struct text_record *r;

@@ -10,6 +10,8 @@ struct conversation {
     const json_t *tools;    /* an array; NULL: none */
     const char *date;       /* of templates that write one; NULL: the template's */
 };
+/* Adds a text to the spans of the record. */
+void text_record_add(struct text_record *record, const char *text, size_t bytes, bool label);
 /* Adds a conversation to the record; labels are the answers of the assistant. */
 int conversation_read(struct text_record *record, const struct chat_template *chat,
                       const struct conversation *conversation, struct error *err);

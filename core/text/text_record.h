@@ -31,7 +31,5 @@ struct text_record_options {
 /* Reads a line. The caller names file and line. */
 int text_record_read(struct text_record *record, const char *line, size_t bytes,
                      const struct text_record_options *options, struct error *err);
-/* Adds a text to the spans. */
-void text_record_add(struct text_record *record, const char *text, size_t bytes, bool label);
 
 #endif

@@ -186,7 +186,7 @@ static void validation_has_the_classes_of_training(void **state)
     assert_int_equal(data_classes(d), 3);
     assert_string_equal(data_class_name(d, 2), "c");
     o.root = val;
-    o.classes = d;
+    o.classes = data_list(d);
     assert_int_equal(image_list_open(&list, &o, &err), 0);
     expect_labels(&list, "a b c", "1 2");
     assert_true(mentions(list.outside, "1 |validation|a"));
