@@ -160,6 +160,8 @@ int tower_load(struct tower *tower, const struct weights *weights, parameter_val
 /* Reads the values of one parameter from a checkpoint that tower_load would read; it is not an adapter. */
 int tower_read(const struct tower *tower, const struct weights *weights, int parameter, float *values,
                struct error *err);
+/* Whether adapters are trained in place of the weights of its blocks. */
+static inline bool tower_has_adapters(const struct tower *t) { return t->options.lora.rank > 0; }
 /* Reads the values of adapters (tower_options.lora) from a file of PEFT or of meopt: each must exist with
  * its shape and be finite, and there must be no others. */
 int tower_load_adapters(struct tower *tower, const struct weights *weights, parameter_values loaded,

@@ -51,7 +51,7 @@ static void count_exchanged(struct plan *p, const struct trainer *t)
         weights += bytes;
     }
     int64_t shard_bytes = (weights * passes + frozen) * forwards;
-    if (t->student->options.lora.rank) /* blocks are read by backward passes as well */
+    if (tower_has_adapters(t->student)) /* blocks are read by backward passes as well */
         shard_bytes = (frozen * passes - begun) * forwards + weights;
     p->reduced_bytes = sent * rounds * (passes - 1);
     p->gathered_bytes = c->dist.shard == DIST_SHARD_PARAMETERS  ? shard_bytes
@@ -85,7 +85,7 @@ static void count_streamed(struct plan *p, const struct trainer *t)
 {
     int64_t forwards = (step_micro_batches(t) + t->schedule.wave - 1) / t->schedule.wave, /* of this rank */
         passes = schedule_passes(&t->schedule);
-    bool frozen = t->student->options.lora.rank > 0, apart = forwards > 1; /* the update follows the passes */
+    bool frozen = tower_has_adapters(t->student), apart = forwards > 1; /* the update follows the passes */
     p->streamed_teacher_bytes = forwards * (int64_t)weight_stream_bytes(t->teacher_stream);
     p->streamed_student_bytes =
         (forwards * passes + (frozen ? 0 : 1 + apart)) * (int64_t)weight_stream_bytes(t->student_stream);
@@ -99,7 +99,7 @@ static int64_t checkpoint_bytes(const struct trainer *t, const struct meopt_byte
     for (int i = 0; i < t->tensors.count; i++) records += (double)meopt_state_bytes(t->opt, (size_t)i);
     if (dp_sharded(t) && held->parameters)
         records *= (double)p->trained_parameters / (double)held->parameters;
-    bool adapters = t->student->options.lora.rank > 0;
+    bool adapters = tower_has_adapters(t->student);
     return (int64_t)sizeof(float) * (adapters ? p->trained_parameters : p->student_parameters) +
            (int64_t)records;
 }

@@ -172,7 +172,7 @@ static int accumulated_apply(struct step *s, int group, struct error *err)
 {
     struct trainer *t = s->t;
     struct meopt_error library = {0};
-    bool streamed = t->student_stream && !t->student->options.lora.rank;
+    bool streamed = t->student_stream && !tower_has_adapters(t->student);
     if (!streamed && group != t->schedule.last) return 0;
     int code = streamed ? weight_stream_fetch(t->student_stream, group,
                                               group > t->schedule.lowest ? group - 1 : -1, err)

@@ -167,7 +167,7 @@ int dp_partition(struct trainer *t, struct error *err)
     struct data_parallel *m = t->dp;
     m->partition = partition_make(t->student, t->data->size, t->data->rank, false);
     if (!dp_weight_buffers(t)) return 0;
-    if (t->student->options.lora.rank)
+    if (tower_has_adapters(t->student))
         m->base = partition_make(t->student, t->data->size, t->data->rank, true);
     return shard_make(&m->shard, t->student, t->data, m->base ? m->base : m->partition, err);
 }

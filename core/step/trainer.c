@@ -150,7 +150,7 @@ static void list_saved(struct trainer *t)
     const struct tower *s = t->student;
     t->saved = xcalloc((size_t)s->parameter_count, sizeof *t->saved);
     for (int i = 0; i < s->parameter_count; i++)
-        if (!s->options.lora.rank || s->parameters[i].trained) t->saved[t->saved_count++] = i;
+        if (!tower_has_adapters(s) || s->parameters[i].trained) t->saved[t->saved_count++] = i;
 }
 
 static int load_adapters(struct trainer *t, struct error *err)
@@ -398,7 +398,7 @@ static void count_flops(struct trainer *t)
 {
     const struct tower *s = t->student;
     const struct model_shape *g = &t->student_shape;
-    double passes = s->options.lora.rank ? 1 : 2; /* of a backward pass, in those of a forward pass */
+    double passes = tower_has_adapters(s) ? 1 : 2; /* of a backward pass, in those of a forward pass */
     double head = 2.0 * (double)(g->out * s->options.target * s->out_rows),
            share = t->evaluates    ? 0
                    : s->lowest > 0 ? (double)(g->depth + 1 - s->lowest) / (double)g->depth

@@ -482,7 +482,7 @@ int weight_stream_fetch(void *context, int group, int next, struct error *err)
 
 void weight_stream_mark_dirty(struct weight_stream *s, int group)
 {
-    if (s->tower->options.lora.rank) return; /* adapters stay in memory, and nothing else changes */
+    if (tower_has_adapters(s->tower)) return; /* adapters stay in memory, and nothing else changes */
     pthread_mutex_lock(&s->lock);
     slot_of(s, group)->dirty = true;
     pthread_mutex_unlock(&s->lock);
