@@ -87,7 +87,7 @@ struct meopt {
     int m_range8, m_range4;
     void *workspace; /* of muon, NULL: no tensor has it. One tensor uses it at a time: */
     size_t workspace_bytes;
-    int64_t orthogonalized;        /* matrices of this step here */
+    int64_t orthogonalized;         /* matrices of this step here */
     pthread_mutex_t workspace_lock; /* on a card, OPTIM_ENTER */
     double *factor_sums; /* of adafactor on the host, with the devices's scratch; also under that lock */
     size_t factor_sums_bytes;

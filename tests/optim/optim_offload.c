@@ -146,8 +146,7 @@ static void every_rule_and_preset_has_the_resident_bits(void **state)
     for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++)
         for (size_t p = 0; p < sizeof presets / sizeof *presets; p++) {
             char what[100];
-            if (card && ((size_t)rule + p) % 3)
-                continue; /* emulated kernels take time */
+            if (card && ((size_t)rule + p) % 3) continue; /* emulated kernels take time */
             struct meopt_options o = options_of(rule, presets[p]), f = offloaded(o, 1, card && p % 2 ? 1 : 2);
             if (rule != MEOPT_SCHEDULE_FREE) o.average_decay = f.average_decay = 0.9;
             if (rule == MEOPT_MUON) {

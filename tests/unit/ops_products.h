@@ -284,8 +284,10 @@ static void outlier_errors(struct device *device, const struct outliers *o, int 
 static void check_outliers(struct device *device, enum dtype t)
 {
     static const double sizes[] = {0, 30, 50, 100, 300, 1000, 3000, 1e4, 1e6};
+    int step =
+        device->kind == DEVICE_CPU ? 1 : 5; /* cards have one product for all, and emulated ones take time */
     if (t != DTYPE_BF16) return;
-    for (int row = 0; row < (int)(sizeof sizes / sizeof *sizes) * 18; row++) {
+    for (int row = 0; row < (int)(sizeof sizes / sizeof *sizes) * 18; row += step) {
         struct outliers o = {sizes[row / 18], row % 18 / 6, row % 3, row % 6 < 3 ? 1 : 6};
         double worst[3];
         outlier_errors(device, &o, (row + row / 4) % 4, worst);
