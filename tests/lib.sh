@@ -18,6 +18,11 @@ fail() { # MESSAGE...: print it, the logs and what report shows, end the test
     report >&2 || :
     exit 1
 }
+exits() { # CODE COMMAND...: whether the command ends with this code; code: the one that it had
+    without_first "$@" && code=0 || code=$?
+    [ $code = "$1" ]
+}
+without_first() { shift && "$@"; }
 wait_for() { # SECONDS COMMAND...: run the command until it succeeds, at growing intervals; 1 after that time. A condition: eval '...'
     wait_left=$(($1 * 100)) wait_pause=1
     shift

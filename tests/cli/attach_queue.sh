@@ -9,13 +9,7 @@ cd "$dir"
 here=$(pwd -P)
 few_images 16
 logs='out err log'
-expect() { # code command...
-    want=$1
-    shift
-    code=0
-    "$@" >out 2>err </dev/null || code=$?
-    [ "$code" = "$want" ] || fail "exit $code, expected $want: $*"
-}
+expect() { exits "$@" >out 2>err </dev/null || fail "exit $code, expected $*"; } # code command...
 same='train.steps=6 train.batch_size=4 data.workers=1 device.type=cpu'
 # shellcheck disable=SC2086
 "$MEOPT" sbatch configs/quickstart.yaml $same --nodes 2 --run-dir runs --name eva -o eva.sh
@@ -171,9 +165,7 @@ shown=$!
 echo $shown $hung >left
 wait_for 60 grep -q '^job 4711: PENDING (Priority)$' out && wait_for 60 grep -q peak out || fail "no lines in a pipe"
 submit 4711 eva eva.sh CANCELLED None
-code=0
-wait $shown || code=$?
-[ $code = 1 ] && grep -q '^job 4711: CANCELLED$' out || fail "exit $code of a cancelled job"
+exits 1 wait $shown && grep -q '^job 4711: CANCELLED$' out || fail "exit $code of a cancelled job"
 
 # On a terminal: the queue, then the dashboard of the run.
 start() { # COMMAND
@@ -207,9 +199,7 @@ wait_for 60 grep -q peak out || fail "no plan in a pipe"
 # shellcheck disable=SC2086
 SLURM_JOB_ID=4711 "$MEOPT" train --resume-if-exists --no-dashboard --run-dir runs --name eva -- configs/quickstart.yaml $same >log 2>&1 || fail "the run"
 await 'step 6/6'
-code=0
-wait $shown || code=$?
-[ $code = 0 ] && grep -q runs/eva err || fail "exit $code in a pipe when the run has begun: $(cat err)"
+exits 0 wait $shown && grep -q runs/eva err || fail "exit $code in a pipe when the run has begun: $(cat err)"
 keys q
 await 'status 0'
 stop
@@ -234,7 +224,5 @@ await 'step 6/6' # its run is there
 keys q
 await 'status 0'
 stop
-code=0
-wait $hung || code=$?
-[ $code = 0 ] && grep -q '"state": "stopped"' hung.out || fail "exit $code of a run whose Slurm hangs: $(cat hung.out)"
+exits 0 wait $hung && grep -q '"state": "stopped"' hung.out || fail "exit $code of a run whose Slurm hangs: $(cat hung.out)"
 echo ok

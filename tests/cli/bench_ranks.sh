@@ -14,10 +14,9 @@ END
 }
 bench() { "$MEOPT" bench ranks --mib 1 --repeat 3 --json "$@" >out 2>err; }
 refused() { # CODE ARGUMENT...
-    want=$1 code=0
+    want=$1
     shift
-    bench "$@" || code=$?
-    [ $code = "$want" ] && [ -s err ] || fail "exit code $code of $*"
+    exits "$want" bench "$@" && [ -s err ] || fail "exit code $code of $*"
 }
 bench --workers 3 || fail "exit"
 right 3 local cpu
@@ -31,9 +30,7 @@ if command -v mpirun >/dev/null && [ -f "$(dirname "$MEOPT")/libmeopt_mpi.so" ];
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     mpirun --oversubscribe -n 2 "$MEOPT" bench ranks --mib 1 --repeat 3 --json >out 2>err || fail "mpirun"
     right 2 mpi cpu
-    code=0
-    mpirun --oversubscribe -n 2 "$MEOPT" bench ranks --workers 2 >out 2>err || code=$?
-    [ $code = 2 ] || fail "--workers below mpirun: $code"
+    exits 2 mpirun --oversubscribe -n 2 "$MEOPT" bench ranks --workers 2 >out 2>err || fail "--workers below mpirun: $code"
 fi
 
 [ -f "$MEOPT_BUILD/tests/libfake_amdhip64.so" ] || exit 0

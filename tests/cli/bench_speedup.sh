@@ -32,9 +32,7 @@ grep -q '"card": "hip:0 Emulated card' "$dir/json" || fail "the card is not name
 run --device cuda:0 || fail "exit with the card named"
 right "one core" "all cores" card
 grep -q '"card": "cuda:0 Emulated card' "$dir/json" || fail "the card that was asked for"
-code=0
-run --device hip:4 || code=$?
-[ "$code" = 6 ] && grep -q 'hip:4' "$dir/log" || fail "a card that is not there: exit code $code"
+exits 6 run --device hip:4 && grep -q 'hip:4' "$dir/log" || fail "a card that is not there: exit code $code"
 code=0
 FAKE_MEMORY=20000000 run --device hip:0 || code=$?
 [ "$code" = 11 ] || fail "out of memory: exit code $code"

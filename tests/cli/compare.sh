@@ -168,9 +168,7 @@ grep -q ' 6.00 s .* 3.30 ± 0.42 s .*-45.0 ± 7.1 %' "$dir/out" || fail "no spre
 refuse() {
     expected=$1
     shift
-    code=0
-    c "$@" >"$dir/out" 2>"$dir/log" || code=$?
-    [ $code = "$expected" ] || fail "$*: exit $code, expected $expected"
+    exits "$expected" c "$@" >"$dir/out" 2>"$dir/log" || fail "$*: exit $code, expected $expected"
     [ -s "$dir/log" ] || fail "$*: no message"
 }
 mkdir "$dir/foreign"
@@ -189,9 +187,7 @@ printf '{"step":61,"loss' >>"$dir/with/metrics.jsonl"
 c "$dir/without" "$dir/with" --json 2>/dev/null | python3 -c 'import json, sys
 (warning,) = json.load(sys.stdin)["warnings"]
 assert "with" in warning and "metrics.jsonl" in warning' || fail "a torn line is not reported"
-code=0
-c "$dir/without" "$dir/with" --html /nowhere/page.html >/dev/null 2>"$dir/log" || code=$?
-[ $code = 1 ] || fail "a page that cannot be written: exit $code"
+exits 1 c "$dir/without" "$dir/with" --html /nowhere/page.html >/dev/null 2>"$dir/log" || fail "a page that cannot be written: exit $code"
 
 # long runs
 steps=200000

@@ -8,9 +8,7 @@ few_images 64
 train() { # CODE ARGUMENT...
     want=$1
     shift
-    got=0
-    "$MEOPT" train "$@" >out 2>log || got=$?
-    [ "$got" = "$want" ] || { cat log; fail "train $*: exit $got, expected $want"; }
+    exits "$want" "$MEOPT" train "$@" >out 2>log || { cat log; fail "train $*: exit $code, expected $want"; }
 }
 base="configs/quickstart_dinov2.yaml train.steps=12 train.checkpoint_steps=4 train.checkpoint_keep=9 optim.lr=0.01"
 train 0 $base --name constant

@@ -36,9 +36,7 @@ steps() { if [ -f "$1/metrics.jsonl" ]; then wc -l <"$1/metrics.jsonl"; else ech
 pid=$!
 wait_for 30 eval '[ "$(steps "$dir/cut/c-without")" -ge 7 ]' || :
 kill -TERM $pid
-code=0
-wait $pid || code=$?
-[ $code = 10 ] || [ $code = 0 ] || fail "stopped: exit $code"
+exits 10 wait $pid || [ $code = 0 ] || fail "stopped: exit $code"
 "$MEOPT" compare --run "$dir/tiny.yaml" --run-dir "$dir/cut" --name c >/dev/null 2>"$dir/log" &
 pid=$!
 wait_for 30 eval '[ "$(steps "$dir/cut/c-with")" -ge 60 ]' || :
@@ -94,9 +92,7 @@ done
 code=0
 "$MEOPT" compare --run "$dir/tiny.yaml" --rules adamw,schedule_free optim.schedule=linear --run-dir "$dir/wrong" >/dev/null 2>"$dir/log" || code=$?
 [ $code = 7 ] && [ ! -e "$dir/wrong" ] || fail "a configuration of the second rule that is wrong: exit $code, or the first has trained"
-code=0
-"$MEOPT" compare --run "$dir/tiny.yaml" train.nothing=1 >/dev/null 2>"$dir/log" || code=$?
-[ $code = 7 ] || fail "a wrong setting: exit $code"
+exits 7 "$MEOPT" compare --run "$dir/tiny.yaml" train.nothing=1 >/dev/null 2>"$dir/log" || fail "a wrong setting: exit $code"
 code=0
 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 "$MEOPT" compare --run "$dir/tiny.yaml" --run-dir "$dir/whole" --name m >/dev/null 2>"$dir/log" || code=$?
 [ $code = 2 ] && grep -q -e '--run .* 2 .*mpirun' "$dir/log" || fail "under a launcher: exit $code"

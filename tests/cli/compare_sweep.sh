@@ -101,9 +101,7 @@ END
 touch down
 PATH="$here/bin:$PATH" c eva --json >json 2>log || fail "Slurm that fails: $(cat log)"
 grep -q '"missing": \[\]' json || fail "missing runs without Slurm"
-code=0
-c nothing >out 2>err || code=$?
-[ $code = 2 ] || fail "no run and no sweep: exit $code"
+exits 2 c nothing >out 2>err || fail "no run and no sweep: exit $code"
 # together with another run
 c runs/both eva --reference both --json >json 2>log || fail "a run and a sweep: $(cat log)"
 python3 -c 'import json; assert [c["name"] for c in json.load(open("json"))["columns"]][:2] == ["both", "eva-lr=2.0e-5"]' || fail "a run and a sweep"

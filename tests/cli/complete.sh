@@ -59,9 +59,7 @@ for topic in $("$MEOPT" help | sed -n '/^Topics/,/^$/s/^  \([a-z]*\) .*/\1/p'); 
         "$MEOPT" "$command" --help >/dev/null 2>&1 || "$MEOPT" help "$command" >/dev/null || fail "help $topic: no command $command"
     done
 done
-code=0
-"$MEOPT" help memry >/dev/null 2>&1 || code=$?
-[ $code = 2 ] || fail "a mistyped topic: $code"
+exits 2 "$MEOPT" help memry >/dev/null 2>&1 || fail "a mistyped topic: $code"
 
 "$MEOPT" help | sed '/^Topics/,$d' | sed -n 's/^  \([a-z][a-z ]*[a-z]\)  .*/\1/p' | while read -r name; do
     case $name in help | version) continue ;; esac

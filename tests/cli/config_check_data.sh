@@ -4,9 +4,7 @@
 set -eu
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
 check() { # CODE BAD [key=value]: the exit code, and that many problems in the JSON
-    code=0
-    "$MEOPT" config check --data --json configs/quickstart.yaml >out 2>err || code=$?
-    [ "$code" = "$1" ] || fail "exit code $code, expected $1"
+    exits "$1" "$MEOPT" config check --data --json configs/quickstart.yaml >out 2>err || fail "exit code $code, expected $1"
     bad=$(grep -c '"file": ".*COCO2014/' out) || true
     [ "$bad" = "$2" ] || fail "$bad problems below the images, expected $2"
 }

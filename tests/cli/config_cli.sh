@@ -4,13 +4,7 @@ set -eu
 . "$MEOPT_SOURCE/tests/lib.sh"
 dir=$work
 cd "$dir"
-expect() { # code command...
-    want=$1
-    shift
-    code=0
-    "$@" >out 2>err || code=$?
-    [ "$code" = "$want" ] || { cat out err; fail "exit $code, expected $want: $*"; }
-}
+expect() { exits "$@" >out 2>err || { cat out err; fail "exit $code, expected $*"; }; } # code command...
 
 # What the table says of a key stands there whole, however long it is.
 page=$(cat "$MEOPT_SOURCE/man/meopt.yaml.5")

@@ -137,6 +137,4 @@ await 'stopped$'
 keys q
 await 'status 0'
 stop
-code=0
-wait "$pid" || code=$?
-[ $code = 10 ] || fail "the run ended with $code"
+exits 10 wait "$pid" || fail "the run ended with $code"

@@ -16,9 +16,7 @@ END
 check() { # CODE ARGUMENT...
     want=$1
     shift
-    "$MEOPT" eval "$@" >out 2>log
-    got=$?
-    [ "$got" = "$want" ] || fail "eval $*: exit $got, expected $want"
+    exits "$want" "$MEOPT" eval "$@" >out 2>log || fail "eval $*: exit $code, expected $want"
 }
 "$MEOPT" train vit.yaml --run-dir . --name run --no-dashboard train.checkpoint_keep=9 >out 2>log || fail "training: exit $?"
 check 0 run --json --per-class table.csv

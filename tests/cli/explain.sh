@@ -44,12 +44,8 @@ adds_up cached.json || fail "a cached teacher"
 "$MEOPT" plan "$MEOPT_SOURCE/configs/eva_clip.yaml" --explain activations --card K100_AI >out 2>&1 || fail "--card K100_AI"
 grep -q '^fits 65536.0 MiB (--card K100_AI)' out || fail "the card's size"
 grep -q 'x 40 *blocks.\*.queries, keys, values .* train\.' out || fail "no tensors by block"
-got=0
-"$MEOPT" plan "$MEOPT_SOURCE/configs/eva_clip.yaml" train.batch_size=128 --card v100-16g >out 2>&1 || got=$?
-[ "$got" = 7 ] || fail "does not fit: exit $got"
-got=0
-"$MEOPT" plan configs/quickstart.yaml --card k100ai >out 2>&1 || got=$?
-[ "$got" = 2 ] && grep -q 'k100-ai 64G' out && grep -q 'k100-ai?' out || fail "an unknown card"
+exits 7 "$MEOPT" plan "$MEOPT_SOURCE/configs/eva_clip.yaml" train.batch_size=128 --card v100-16g >out 2>&1 || fail "does not fit: exit $code"
+exits 2 "$MEOPT" plan configs/quickstart.yaml --card k100ai >out 2>&1 && grep -q 'k100-ai 64G' out && grep -q 'k100-ai?' out || fail "an unknown card"
 "$MEOPT" plan configs/quickstart_dinov2.yaml --step-ms 360000 >out 2>&1
 grep -q '^epoch    1 h: 160 images' out || { cat out; fail "hours per epoch"; }
 

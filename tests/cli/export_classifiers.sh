@@ -28,9 +28,7 @@ first_loss() { sed -n '1s/.*"loss": *\([^,}]*\).*/\1/p' "$1/metrics.jsonl"; }
 export_as() { # CODE RUN FORMAT ARGUMENT...
     want=$1 run=$2 format=$3
     shift 3
-    "$MEOPT" export "$run" --run-dir . --format "$format" "$@" >out 2>log
-    got=$?
-    [ $got = "$want" ] || fail "$run as $format: exit $got, expected $want"
+    exits "$want" "$MEOPT" export "$run" --run-dir . --format "$format" "$@" >out 2>log || fail "$run as $format: exit $code, expected $want"
 }
 again() { # RUN FORM FILE KEY...: the loss from the export is that from the student's own file
     form=$2 file=$3 run=$1

@@ -8,10 +8,9 @@ cd "$work"
 export OMP_NUM_THREADS=1
 quietly() { "$@" >log 2>&1 || { cat log; fail "failed: $*"; }; }
 refused() { # CODE NAME COMMAND...: of the object at fault
-    want=$1 named=$2 code=0
+    want=$1 named=$2
     shift 2
-    "$@" >log 2>&1 || code=$?
-    [ $code = "$want" ] || { cat log; fail "exit $code, not $want: $*"; }
+    exits "$want" "$@" >log 2>&1 || { cat log; fail "exit $code, not $want: $*"; }
     grep -q -e "$named" log || { cat log; fail "does not name '$named': $*"; }
 }
 tar -xzf "$MEOPT_SOURCE/configs/sample/COCO2014.tar.gz"

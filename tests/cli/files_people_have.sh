@@ -184,10 +184,8 @@ for file in unindexed hub/models--a--b/snapshots/0123 words/* averaged.safetenso
     embed "$file" | cmp -s - expected || fail "$file is read as another tower"
 done
 # CODE FILE NAME HINT: the tensor, format or value at fault; the command or name in the hint, empty where it has neither
-while IFS='|' read -r code file named hint; do
-    got=0
-    "$MEOPT" plan c.yaml "model.weight_t=$file" "model.weight_s=$file" >out 2>err || got=$?
-    [ "$got" = "$code" ] || fail "$file: exit $got, expected $code"
+while IFS='|' read -r want file named hint; do
+    exits "$want" "$MEOPT" plan c.yaml "model.weight_t=$file" "model.weight_s=$file" >out 2>err || fail "$file: exit $code, expected $want"
     grep -q "$(basename "$file").*$named" err || fail "$file: not named '$named'"
     grep -q "^ .*$hint" err || fail "$file: no hint '$hint'"
     ! grep -q "$(printf '\033')" err || fail "$file: control characters"

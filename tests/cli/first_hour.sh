@@ -7,12 +7,7 @@ set -eu
 dir=$work
 mkdir "$dir/a place"
 cd "$dir/a place"
-expect() { # CODE COMMAND...
-    want=$1 got=0
-    shift
-    "$@" >out 2>err || got=$?
-    [ "$got" = "$want" ] || fail "exit $got, expected $want: $*"
-}
+expect() { exits "$@" >out 2>err || fail "exit $code, expected $*"; } # CODE COMMAND...
 says() { grep -q -e "$1" out err || fail "not printed: '$1'"; }
 
 # what is not there

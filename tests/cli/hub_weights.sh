@@ -49,9 +49,7 @@ grep -rq "$PWD/$repo/snapshots/$commit" hub/*.yaml || fail "the run does not kee
 
 refused() { # NAME OF THE WEIGHTS
     sed "s|hf:me/clip@pr/1|$1|" c.yaml >bad.yaml
-    code=0
-    "$MEOPT" config check bad.yaml >log 2>&1 || code=$?
-    [ $code = 7 ] || { cat log; fail "$1: exit $code, not 7"; }
+    exits 7 "$MEOPT" config check bad.yaml >log 2>&1 || { cat log; fail "$1: exit $code, not 7"; }
     grep -q 'bad.yaml:3' log || { cat log; fail "$1: no position"; }
 }
 for bad in hf:me/other hf:me/clip@v2 hf:me/clip/none hf:me/clip@pr hf:me/clip@pr/1/../.. hf:me/clip/../x hf:me/clip/ hf:me/clip@ hf:../x; do

@@ -4,13 +4,7 @@ set -eu
 . "$MEOPT_SOURCE/tests/lib.sh"
 dir=$work
 cd "$dir"
-expect() { # code command...
-    want=$1
-    shift
-    code=0
-    "$@" >out 2>err || code=$?
-    [ "$code" = "$want" ] || fail "exit $code, expected $want: $*"
-}
+expect() { exits "$@" >out 2>err || fail "exit $code, expected $*"; } # code command...
 checks=0
 check() { # Python on stdin, of the plan j in out: run_checks runs all, for a start of Python each would take most of the time
     checks=$((checks + 1))

@@ -27,10 +27,9 @@ optim: {lr: 1.0e-3, warmup_steps: 2}
 device: {type: cpu}
 YAML
 meopt() { # CODE ARGUMENT...
-    want=$1 got=0
+    want=$1
     shift
-    "$MEOPT" "$@" >out 2>log || got=$?
-    [ "$got" = "$want" ] || fail "$*: exit $got, expected $want: $(tail -5 log)"
+    exits "$want" "$MEOPT" "$@" >out 2>log || fail "$*: exit $code, expected $want: $(tail -5 log)"
 }
 for kind in text image; do
     meopt 0 eval $kind.yaml --json

@@ -6,13 +6,7 @@ command -v bash >/dev/null || { echo "no bash, which runs job scripts"; exit 77;
 . "$MEOPT_SOURCE/tests/lib.sh"
 dir=$work
 cd "$dir"
-expect() { # code command...
-    want=$1
-    shift
-    code=0
-    "$@" >out 2>err || code=$?
-    [ "$code" = "$want" ] || fail "exit $code, expected $want: $*"
-}
+expect() { exits "$@" >out 2>err || fail "exit $code, expected $*"; } # code command...
 has() { grep -qxF -e "$1" "${2:-out}" || fail "no line '$1'"; }
 "$MEOPT" config new eva_clip >/dev/null
 here=$(pwd -P)
@@ -160,9 +154,7 @@ signalled() { # signal: the script's code goes to ./code
     script=$!
     wait_for 10 [ -e waits ] || :
     kill "-$1" "$script"
-    code=0
-    wait "$script" || code=$?
-    [ "$code" = 10 ] || fail "the script ended with $code after SIG$1"
+    exits 10 wait "$script" || fail "the script ended with $code after SIG$1"
 }
 signalled USR1
 grep -qx warned said && grep -qx 'scontrol requeue 7' said || fail "warned, saved, back into the queue: $(cat said)"

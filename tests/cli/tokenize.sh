@@ -213,9 +213,7 @@ printf '{"messages":[{"role":"user","content":"x"}]}\n' >user.jsonl
 refused() { # CODE NAMED OPERANDS...
     want=$1 named=$2
     shift 2
-    "$MEOPT" tokenize "$@" >out 2>err
-    code=$?
-    [ $code = "$want" ] && grep -q -- "$named" err || fail "exit $code, expected $want and '$named': $*"
+    exits "$want" "$MEOPT" tokenize "$@" >out 2>err && grep -q -- "$named" err || fail "exit $code, expected $want and '$named': $*"
     [ ! -e x.bin ] && [ ! -e x.idx ] && [ ! -e x.bin.part ] && [ ! -e x.idx.part ] || fail "files of a refused command: $*"
 }
 refused 1 'type.jsonl:2' type.jsonl --tokenizer "$tokenizers/qwen.json" -o x

@@ -13,9 +13,7 @@ same() { for same_end in bin idx labels; do [ ! -e "$1.$same_end" ] || cmp "$1.$
 refused() { # CODE NAMED OPERANDS...
     want=$1 named=$2
     shift 2
-    tokenize "$@" -o x
-    code=$?
-    [ $code = "$want" ] && grep -q -- "$named" err || fail "exit $code, expected $want and '$named': $*"
+    exits "$want" tokenize "$@" -o x && grep -q -- "$named" err || fail "exit $code, expected $want and '$named': $*"
     [ ! -e x.bin ] && [ ! -e x.idx ] && [ ! -e x.bin.part ] && [ ! -e x.skipped.part ] && [ ! -e x-val.bin.part ] || fail "files of a refused command: $*"
 }
 

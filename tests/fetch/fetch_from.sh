@@ -8,12 +8,7 @@ cd "$work"
 mkdir 'a place'
 cd 'a place'
 export XDG_STATE_HOME="$work/state" XDG_CONFIG_HOME="$work/config"
-expect() { # CODE COMMAND...
-    want=$1 got=0
-    shift
-    "$@" >out 2>err || got=$?
-    [ "$got" = "$want" ] || fail "exit $got, expected $want: $*"
-}
+expect() { exits "$@" >out 2>err || fail "exit $code, expected $*"; } # CODE COMMAND...
 config() { # NAME: a source without a published checksum
     mkdir -p "$work/config/meopt"
     printf 'sources:\n  far:\n    file: far.tar.gz\n    url: %s\n    top: FAR\n    size_about: 13000000000\n    trust_first_use: true\n' "$1" >"$work/config/meopt/sources.yaml"

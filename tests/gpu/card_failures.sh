@@ -7,10 +7,9 @@ set -eu
 dir=$work
 # CODE NAMED [NAME=VALUE...]: open the card hip:0, or $device
 expect() {
-    code=$1 named=$2 got=0
+    want=$1 named=$2
     shift 2
-    env "$@" "$MEOPT" doctor --quick --device "${device:-hip:0}" >"$dir/out" 2>&1 || got=$?
-    [ "$got" = "$code" ] || fail "$named: exit code $got, expected $code"
+    exits "$want" env "$@" "$MEOPT" doctor --quick --device "${device:-hip:0}" >"$dir/out" 2>&1 || fail "$named: exit code $code, expected $want"
     grep -q -- "$named" "$dir/out" || fail "does not name '$named'"
 }
 expect 0 'sentinel' A=1

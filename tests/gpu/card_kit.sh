@@ -29,10 +29,9 @@ unset MEOPT_KERNELS HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES CUDA_VISIBLE_DEVICE
 export OUT="$work/results"
 some='queues golden_cross_entropy quickstart_dinov2 qwen3_0_6b torch memcheck_attention'
 run() { # CODE OPTION...
-    want=$1 code=0
+    want=$1
     shift
-    sh "$kit/run.sh" "$@" >out 2>err || code=$?
-    [ $code = "$want" ] || { tail -n 5 results/logs/*.txt >&2; fail "$*: exit $code, expected $want"; }
+    exits "$want" sh "$kit/run.sh" "$@" >out 2>err || { tail -n 5 results/logs/*.txt >&2; fail "$*: exit $code, expected $want"; }
 }
 right() { # EXPRESSION of j, card.json, p, its parts by name, and s, their status
     python3 - "$1" <<'PY' || fail "card.json: $1"

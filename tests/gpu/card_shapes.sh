@@ -11,9 +11,7 @@ tar -xzf "$MEOPT_SOURCE/configs/sample/COCO2014.tar.gz" -C "$work"
 expect() { # code DEVICE command...
     want=$1 device=$2
     shift 2
-    code=0
-    "$MEOPT" "$@" "device.type=$device" $towers >out 2>err || code=$?
-    [ "$code" = "$want" ] || fail "exit $code, expected $want: $*, $device"
+    exits "$want" "$MEOPT" "$@" "device.type=$device" $towers >out 2>err || fail "exit $code, expected $want: $*, $device"
 }
 for device in hip cuda; do
     expect 7 $device plan quickstart_dinov2.yaml model_s.heads=8

@@ -11,10 +11,9 @@ says() { grep -q -- "$1" out || fail "does not say '$1'"; }
 never() { ! grep -q -- "$1" out || fail "says '$1'"; }
 experiment="configs/quickstart.yaml train.batch_size=2"
 device() { # CODE DEVICE NAME=VALUE...
-    want=$1 spec=$2 code=0
+    want=$1 spec=$2
     shift 2
-    env "$@" "$MEOPT" doctor $experiment --device "$spec" >out 2>err || code=$?
-    [ "$code" = "$want" ] || fail "$*: exit $code, expected $want"
+    exits "$want" env "$@" "$MEOPT" doctor $experiment --device "$spec" >out 2>err || fail "$*: exit $code, expected $want"
 }
 
 # what is right is said to be right, at the experiment's shapes

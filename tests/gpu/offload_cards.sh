@@ -38,7 +38,5 @@ for moved, told in ((down, plan["offload_written_bytes_per_step"]), (up - images
 END
 "$MEOPT" plan "$work/configs/quickstart_dinov2.yaml" device.type=hip device.cards=0 --fit 64M --measure --gflops 50 --json 2>log |
     python3 -c 'import json, sys; fit = json.load(sys.stdin)["fit"]; assert fit["carry_measured"] and fit["carried_gb_per_s"] > 0, fit' || fail "the link is not measured"
-code=0
-"$MEOPT" train "$@" device.type=cpu optim.offload=host --name no >log 2>&1 || code=$?
-[ "$code" = 7 ] || fail "host without a card: exit $code"
+exits 7 "$MEOPT" train "$@" device.type=cpu optim.offload=host --name no >log 2>&1 || fail "host without a card: exit $code"
 grep -q '^meopt: .*\<offload\>' log || fail "host without a card: the key"

@@ -9,10 +9,9 @@ ranks=16
 few_images 64
 export OMP_NUM_THREADS=1
 train() { # CODE ARGUMENT...
-    want=$1 got=0
+    want=$1
     shift
-    "$MEOPT" train "$@" >out 2>log || got=$?
-    [ "$got" = "$want" ] || { tail -n 5 log; fail "train $*: exit $got, expected $want"; }
+    exits "$want" "$MEOPT" train "$@" >out 2>log || { tail -n 5 log; fail "train $*: exit $code, expected $want"; }
 }
 set -- configs/quickstart_dinov2.yaml train.global_batch=64 train.micro_batch=1 train.checkpoint_steps=5 train.steps=10 --run-dir runs
 (

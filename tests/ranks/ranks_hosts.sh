@@ -52,9 +52,7 @@ rank() { # RANK NAMESPACE HOST CARD RUN STEPS: as torchrun on two nodes would
     started=$!
 }
 ends() { # PID EXIT-CODE WHAT
-    code=0
-    wait "$1" || code=$?
-    [ "$code" = "$2" ] || fail "$3: exit $code, expected $2"
+    exits "$2" wait "$1" || fail "$3: exit $code, expected $2"
 }
 left() {
     for process in /proc/[0-9]*; do

@@ -17,9 +17,7 @@ train() { # STEPS NAME MORE...
 }
 sums() { (cd "$1/ckpt/step-00000001" && sha256sum ./*) }
 train 2 whole || fail "the run that is left alone"
-code=0
-train 2 half --stop-after 1 || code=$?
-[ $code = 10 ] || fail "exit $code of a run that is stopped"
+exits 10 train 2 half --stop-after 1 || fail "exit $code of a run that is stopped"
 sums runs/half >before
 killed() { # K EVER RANKS: the k-th read in ckpt/ (EVER: each from there on) ends the process that makes it; then RANKS continue
     rm -rf runs/hurt

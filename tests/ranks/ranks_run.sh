@@ -152,9 +152,7 @@ hurt() { # exit code, name, rank, signal, steps, more. Checkpoints are slow, so 
         wait "$supervisor" || fail "$name ended before rank $rank was hit, $try"
     done
     [ "$hit" ] || fail "$name always ended before rank $rank was hit"
-    code=0
-    wait "$supervisor" || code=$?
-    [ "$code" = "$want" ] || fail "exit $code, expected $want: $name"
+    exits "$want" wait "$supervisor" || fail "exit $code, expected $want: $name"
     remains=$(left "$name")
     [ -z "$remains" ] || fail "left running: $remains"
 }
@@ -171,9 +169,7 @@ killed_early() {
             ! tr '\0' ' ' <"$file" 2>/dev/null | grep -q -e '--rank 1 ' || basename "$(dirname "$file")"; done)
     done
     kill -KILL $found || fail "rank 1 did not wait"
-    code=0
-    wait "$supervisor" || code=$?
-    [ "$code" = 14 ] && grep -q '^meopt: rank 1 .*signal 9\>' log || fail "killed before it joined: $code"
+    exits 14 wait "$supervisor" && grep -q '^meopt: rank 1 .*signal 9\>' log || fail "killed before it joined: $code"
 }
 [ ! -f "$MEOPT_BUILD/tests/libfault.so" ] || killed_early
 # Three at once: a restart waits some seconds.

@@ -27,9 +27,7 @@ rank() { # RANK CARD NAME LOG MORE...; $started
     started=$!
 }
 ends() { # PID EXIT-CODE WHAT
-    code=0
-    wait "$1" || code=$?
-    [ "$code" = "$2" ] || fail "$3: exit $code, expected $2"
+    exits "$2" wait "$1" || fail "$3: exit $code, expected $2"
 }
 left() { # processes of these runs, files of theirs for a moment, and what of ours and of the library is in /dev/shm
     for process in /proc/[0-9]*; do
@@ -118,13 +116,9 @@ wait_for 60 [ -e runs/twice/ckpt/LATEST ] || fail "it did not begin"
 begin=$(date +%s)
 rank 1 2 twice second; second=$started
 rank 0 3 twice job; job=$started
-code=0
-wait "$second" || code=$?
-[ "$code" = 7 ] || fail "a rank that is there twice: exit $code"
+exits 7 wait "$second" || fail "a rank that is there twice: exit $code"
 grep -q '^meopt: .*rank 1' log.second || fail "a rank that is there twice is not named"
-code=0
-wait "$job" || code=$?
-[ "$code" = 9 ] || fail "a job that was started twice: exit $code"
+exits 9 wait "$job" || fail "a job that was started twice: exit $code"
 [ $(($(date +%s) - begin)) -le 30 ] || fail "seen after $(($(date +%s) - begin)) s"
 steps() { wc -l <runs/twice/metrics.jsonl; }
 before=$(steps)

@@ -150,9 +150,7 @@ assert [task(r) for r in s["missing"]] == [("sweep-lr=2.0e-5", sys.argv[1] + "_1
 assert [task(r) for r in s["queued"]] == [("sweep-lr=1.0e-5", sys.argv[1] + "_0", "PENDING (JobHeldUser)")], s
 END
 refused() { # CODE OPERAND WORD: attach ends with the code, and says the word
-    code=0
-    "$MEOPT" attach "$2" >out 2>err || code=$?
-    [ $code = "$1" ] && grep -q -- "$3" err || fail "attach $2: exit $code, $(cat err)"
+    exits "$1" "$MEOPT" attach "$2" >out 2>err && grep -q -- "$3" err || fail "attach $2: exit $code, $(cat err)"
 }
 refused 2 "$array" "${array}_0"
 refused 1 "${array}_7" "${array}_7"

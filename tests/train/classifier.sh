@@ -15,9 +15,7 @@ arrange() { # COUNT DIRECTORY CLASS...: moves the next pictures to DIRECTORY/CLA
 train() { # NAME CODE ARGUMENT...
     name=$1 want=$2
     shift 2
-    "$MEOPT" train vit.yaml --run-dir . --name "$name" --no-dashboard "$@" >out 2>log
-    got=$?
-    [ "$got" = "$want" ] || fail "$name: exit $got, expected $want"
+    exits "$want" "$MEOPT" train vit.yaml --run-dir . --name "$name" --no-dashboard "$@" >out 2>log || fail "$name: exit $code, expected $want"
 }
 last() { find "$1/ckpt" -name 'step-*' | sort | tail -n 1; } # RUN: its last checkpoint
 same() {                                                     # A B: weights and the metrics of each step, and states that one rank wrote

@@ -34,10 +34,9 @@ begin() { # NAME ARGUMENT...
     [ $code = 10 ] || fail "the first steps: exit $code"
 }
 resume() { # CODE NAME ARGUMENT...
-    want=$1 name=$2 code=0
+    want=$1 name=$2
     shift 2
-    "$MEOPT" train --resume "$name" "$@" >out 2>log || code=$?
-    [ $code = "$want" ] || fail "exit $code, expected $want"
+    exits "$want" "$MEOPT" train --resume "$name" "$@" >out 2>log || fail "exit $code, expected $want"
 }
 refused() { # NAME FILE KEY [IMAGE]
     lines=$(wc -l <"$1/metrics.jsonl")
@@ -174,9 +173,7 @@ ranks() { # CODE NAME FILE
     cd ..
     wait "$started" || code=$?
     [ $code = "$1" ] || fail "rank 1: exit $code"
-    code=0
-    wait "$zero" || code=$?
-    [ $code = "$1" ] || fail "rank 0: exit $code"
+    exits "$1" wait "$zero" || fail "rank 0: exit $code"
     for log in log.0 log.1; do
         [ "$1" = 0 ] || grep "^meopt: .*$(basename "$3")" $log | grep -q 'rank 1 (host' || fail "$log: not named"
     done

@@ -34,9 +34,7 @@ begin() { # LAYOUT: trains it
 resume() { # CODE ARGUMENT...
     want=$1
     shift
-    "$MEOPT" train --resume "$objective-moved" --no-dashboard "$@" >out 2>log
-    got=$?
-    [ $got = "$want" ] || fail "$objective-moved: exit $got on resume, expected $want"
+    exits "$want" "$MEOPT" train --resume "$objective-moved" --no-dashboard "$@" >out 2>log || fail "$objective-moved: exit $code on resume, expected $want"
 }
 equal() { # LAYOUT OTHER
     same "$objective-$1" "$objective-$2"

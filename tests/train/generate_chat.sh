@@ -75,9 +75,7 @@ grep -q 96 log || fail "no word about turns that are left out: $(cat log)"
 refused() { # CODE WORD ARGUMENT...: of the text in the file `asked`
     want=$1 word=$2
     shift 2
-    "$MEOPT" generate run "$@" <asked >out 2>log
-    got=$?
-    [ $got = "$want" ] && grep -q -- "$word" log || fail "$*: exit $got: $(cat log)"
+    exits "$want" "$MEOPT" generate run "$@" <asked >out 2>log && grep -q -- "$word" log || fail "$*: exit $code: $(cat log)"
 }
 { echo 'Say light' && yes 'face of the waters' | head -60 | tr '\n' ' ' && echo; } >asked
 refused 2 ':2:.*96' --chat

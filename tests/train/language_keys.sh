@@ -23,10 +23,9 @@ shows() { # TEXT KEY=VALUE...
     head -1 out | grep -qF "$text" || fail "plan $*: no '$text' in $(head -1 out)"
 }
 never() { # CODE TEXT KEY=VALUE...: refused with both names
-    want=$1 text=$2 code=0
+    want=$1 text=$2
     shift 2
-    plan "$@" || code=$?
-    [ $code = "$want" ] || fail "plan $*: exit $code"
+    exits "$want" plan "$@" || fail "plan $*: exit $code"
     for word in $text; do grep -qF "$word" err || fail "plan $*: no '$word' in $(cat err)"; done
 }
 edited() { # MODEL KEY VALUE: models/edited with another value in config.json
@@ -37,9 +36,7 @@ edited() { # MODEL KEY VALUE: models/edited with another value in config.json
 }
 refuses() { # TEXT KEY=VALUE...
     text=$1 && shift
-    code=0
-    plan "$@" || code=$?
-    [ $code = 3 ] || [ $code = 7 ] || fail "plan $*: exit $code"
+    exits 3 plan "$@" || [ $code = 7 ] || fail "plan $*: exit $code"
     grep -qF "$text" err || fail "plan $*: no '$text' in $(cat err)"
 }
 

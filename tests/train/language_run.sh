@@ -104,9 +104,7 @@ head -c "$(wc -c <want)" out | cmp - want || fail "bytes that are no text"
 refuse() { # CODE ARGUMENT...
     want=$1
     shift
-    "$MEOPT" "$@" >out 2>log
-    got=$?
-    [ "$got" = "$want" ] || fail "$*: exit $got, expected $want"
+    exits "$want" "$MEOPT" "$@" >out 2>log || fail "$*: exit $code, expected $want"
 }
 refuse 2 generate one </dev/null
 head -c 1048577 /dev/zero >long.txt

@@ -31,9 +31,7 @@ END
 refused() { # OBJECT ARGUMENT...
     object=$1
     shift
-    "$MEOPT" train vit.yaml --run-dir . --name refused --no-dashboard "$@" >out 2>log
-    got=$?
-    [ "$got" = 7 ] || fail "$*: exit $got, expected 7"
+    exits 7 "$MEOPT" train vit.yaml --run-dir . --name refused --no-dashboard "$@" >out 2>log || fail "$*: exit $code, expected 7"
     grep -q "$object" log || fail "$*: no $object: $(cat log)"
 }
 refused rope_theta model.rope_theta=10000

@@ -33,9 +33,7 @@ watch_states() { # while it lives: no state of an end
     done
 }
 ends() { # CODE
-    got=0
-    wait $pid || got=$?
-    [ $got = "$1" ] || fail "exit $got, expected $1"
+    exits "$1" wait $pid || fail "exit $code, expected $1"
     [ "$1" != 10 ] || state_is stopped || fail "it is called $(field state)"
     [ "$(field exit_code)" = "$1" ] || fail "exit_code is $(field exit_code)"
     [ ! -e "$name/request/stop" ] || fail "the request is left"
@@ -69,9 +67,7 @@ lost() {
     kill -KILL "$(worker)"
     asked=$("$MEOPT" stop --json moment)
     case $asked in *'"asked": "stop"'*) ;; *) fail "stop takes it for ended: $asked" ;; esac
-    got=0
-    wait $pid || got=$?
-    [ $got = 10 ] || [ $got = 14 ] || fail "exit $got"
+    exits 10 wait $pid || [ $code = 14 ] || fail "exit $code"
 }
 
 # a worker that was stopped by a signal and killed: the next is not shown as stopped

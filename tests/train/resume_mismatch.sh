@@ -7,9 +7,7 @@ unset MEOPT_CPU_ISA # the processor's own instruction set, but where the test na
 resume() { # CODE ARGUMENT...
     want=$1
     shift
-    "$MEOPT" train --resume run "$@" >out 2>log
-    got=$?
-    [ "$got" = "$want" ] || fail "$label: exit $got, expected $want"
+    exits "$want" "$MEOPT" train --resume run "$@" >out 2>log || fail "$label: exit $code, expected $want"
 }
 lines() { wc -l <run/metrics.jsonl; }
 key() { # NAME VALUE: in the run's own configuration

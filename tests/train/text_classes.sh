@@ -133,9 +133,7 @@ cmp whole.bin part.bin && cmp whole.classes part.classes || fail "a resumed comm
 refused() { # CODE OBJECT COMMAND...
     want=$1 object=$2
     shift 2
-    "$MEOPT" "$@" >out 2>log
-    got=$?
-    [ "$got" = "$want" ] || fail "$*: exit $got, expected $want: $(cat log)"
+    exits "$want" "$MEOPT" "$@" >out 2>log || fail "$*: exit $code, expected $want: $(cat log)"
     grep -q "$object" log || fail "$*: no $object: $(cat log)"
 }
 record() { # NAME RECORD: a file of three records, whose second is this one

@@ -13,9 +13,7 @@ cp "$MEOPT_SOURCE/configs/quickstart_dinov2.yaml" "$work/configs/"
 steps() { sed -E 's/.*"step":([0-9]+),.*/\1/' "$work/disk/$1/metrics.jsonl"; }
 set -- "$work/configs/quickstart_dinov2.yaml" train.checkpoint_steps=10 train.checkpoint_keep=5 --run-dir "$work/disk"
 
-"$MEOPT" train "$@" --name run >"$work/log" 2>&1
-code=$?
-[ "$code" = 5 ] || fail "full at the end: exit $code"
+exits 5 "$MEOPT" train "$@" --name run >"$work/log" 2>&1 || fail "full at the end: exit $code"
 [ "$(grep -c '"event":"saving_paused"' "$work/disk/run/events.jsonl")" = 1 ] || fail "no event, or more than one"
 [ "$(grep -c '^warning: .*No space left' "$work/log")" = 1 ] || fail "not reported once"
 grep -q 'meopt train --resume' "$work/log" || fail "no next step"

@@ -32,9 +32,7 @@ refuse() { # CODE TEXT ARGUMENT...
     want=$1 text=$2
     shift 2
     # shellcheck disable=SC2086
-    "$MEOPT" train $train "$@" --name no >out 2>log
-    got=$?
-    [ "$got" = "$want" ] || fail "$*: exit $got, expected $want"
+    exits "$want" "$MEOPT" train $train "$@" --name no >out 2>log || fail "$*: exit $code, expected $want"
     grep -q "$text" log || fail "$*: not told"
     [ ! -e no ] || fail "$*: a directory is made"
 }

@@ -61,8 +61,6 @@ for tower in clip-vision clip clip-classifier dinov2-registers timm-dinov2-regis
 done
 for tower in siglip2-naflex eva-clip-rope openclip-timm-mlp; do
     for command in plan train "embed --role student --out e"; do
-        code=0
-        "$MEOPT" $command c.yaml model.weight_s="$names/$tower" >log 2>&1 || code=$?
-        [ $code = 7 ] || { cat log; fail "$command of $tower: exit $code"; }
+        exits 7 "$MEOPT" $command c.yaml model.weight_s="$names/$tower" >log 2>&1 || { cat log; fail "$command of $tower: exit $code"; }
     done
 done

@@ -13,9 +13,7 @@ ok() { "$MEOPT" "$@" >out 2>log || fail "$*: exit $?"; }
 resume() { # CODE RUN ARGUMENT...
     want=$1
     shift
-    "$MEOPT" train --no-dashboard --resume "$@" >out 2>log
-    got=$?
-    [ "$got" = "$want" ] || fail "resume $*: exit $got, expected $want"
+    exits "$want" "$MEOPT" train --no-dashboard --resume "$@" >out 2>log || fail "resume $*: exit $code, expected $want"
 }
 orphan() { # WEIGHTS FORMAT: runs begun with them, one of which resumes without
     train "$1-kept" 10 --stop-after 2

@@ -15,10 +15,9 @@ train: {objective: language, global_batch: 10, batch_size: 10, micro_batch: 2, s
 device: {type: cpu}
 END
 run() { # CODE ARGUMENT...
-    want=$1 got=0
+    want=$1
     shift
-    "$MEOPT" "$@" >out 2>log || got=$?
-    [ "$got" = "$want" ] || fail "$*: exit $got, expected $want"
+    exits "$want" "$MEOPT" "$@" >out 2>log || fail "$*: exit $code, expected $want"
 }
 train() { # CODE NAME ARGUMENT...
     want=$1 run=$2
