@@ -123,7 +123,8 @@ static void set_part(const struct tower *t, struct partition *c, int group, stru
     }
 }
 
-/* owed (ranks): elements by which the cuts of earlier groups of the stage were short of the equal ones. */
+/* owed (ranks; NULL: cuts are equal in each group): elements by which the cuts of earlier groups of the stage
+ * were short of the equal ones. */
 static void partition_one(const struct tower *t, struct partition *c, int group, int64_t *owed)
 {
     struct partition_group *g = &c->groups[group];
@@ -144,10 +145,10 @@ static void partition_one(const struct tower *t, struct partition *c, int group,
     }
     struct position from = {first, 0, 0};
     for (int r = 0; r < c->ranks; r++) {
-        int64_t equal = total * (r + 1) / c->ranks + owed[r];
+        int64_t equal = total * (r + 1) / c->ranks + (owed ? owed[r] : 0);
         struct position to = r + 1 < c->ranks ? nearest_cut(t, c, group, equal > from.at ? equal : from.at)
                                               : (struct position){-1, 0, total};
-        owed[r] = equal - to.at;
+        if (owed) owed[r] = equal - to.at;
         set_offsets(t, c, group, r + 1, to);
         if (r == c->rank && tower_owns(t, group)) set_part(t, c, group, from, to);
         from = to;
@@ -164,9 +165,12 @@ struct partition *partition_make(const struct tower *t, int ranks, int rank, boo
     c->count = xcalloc((size_t)t->parameter_count, sizeof *c->count);
     c->element = xcalloc((size_t)t->parameter_count, sizeof *c->element);
     int stages = t->options.stages > 1 ? t->options.stages : 1;
-    int64_t *owed = xcalloc((size_t)(stages * ranks), sizeof *owed);
+    bool owned = false;
+    for (int i = 0; i < t->parameter_count; i++) owned = owned || t->parameters[i].owned;
+    int64_t *owed = owned ? xcalloc((size_t)(stages * ranks), sizeof *owed) : NULL;
     for (int group = 0; group < t->group_count; group++)
-        partition_one(t, c, group, owed + ranks * stage_of_group(stages, t->group_count, group));
+        partition_one(t, c, group,
+                      owed ? owed + ranks * stage_of_group(stages, t->group_count, group) : NULL);
     free(owed);
     return c;
 }

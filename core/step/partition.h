@@ -1,11 +1,12 @@
 /* Partition of a student's tensors among ranks (dist.shard).
  *
  * The tensors of a group are ordered as in memory: vectors first, then matrices. Rank r owns the r-th of
- * `ranks` parts of that sequence. Cuts are at multiples of 32768 elements of a tensor; a parameter that is
- * `owned` is not cut. What a cut is short of equal parts, the cut of the stage's next group adds, so that the
- * parts of all groups together are as equal as that allows. So a part is one span of the group's weights, one
- * of its vector gradients and one of its matrix gradients. Sums that the optimizer computes over chunks of a
- * tensor are bit-identical to those of the whole tensor (core/meopt.h, MEOPT_PART). */
+ * `ranks` parts of that sequence. Cuts are at multiples of 32768 elements of a tensor, and parts are as
+ * equal as that allows; a parameter that is `owned` is not cut. Where there are such, what a cut is
+ * short of equal parts, the cut of the stage's next group adds, so that the parts of all groups together
+ * are as equal as that allows. So a part is one span of the group's weights, one of its vector gradients
+ * and one of its matrix gradients. Sums that the optimizer computes over chunks of a tensor are
+ * bit-identical to those of the whole tensor (core/meopt.h, MEOPT_PART). */
 #ifndef MEOPT_STEP_PARTITION_H
 #define MEOPT_STEP_PARTITION_H
 
