@@ -45,7 +45,8 @@ OPTIM_FN real constant_real(uint32_t bits) { return as_real(bits); }
 OPTIM_FN real real_all(real x) { return x; }
 OPTIM_FN real real_sqrt(real a) { return exact_sqrt(a.x); }
 OPTIM_FN real real_fma(real a, real b, real c) { return fmaf(a.x, b.x, c.x); }
-OPTIM_FN real real_fnma(real a, real b, real c) { return fmaf(-a.x, b.x, c.x); }
+/* -b: where a is an fma itself, GCC makes one instruction of it and its sign, with another zero. */
+OPTIM_FN real real_fnma(real a, real b, real c) { return fmaf(a.x, -b.x, c.x); }
 OPTIM_FN real real_limit(real a, real limit)
 {
     a = a.x > -limit.x ? a : real(-limit.x);
