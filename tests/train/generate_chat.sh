@@ -124,6 +124,11 @@ chat() { # ARGUMENTS: opens a dialogue
     terminal 60 24 C.UTF-8 "OMP_NUM_THREADS=1" "'$MEOPT' generate $1"
     await '^>>>'
 }
+cleared() { # asks /clear, and waits for the prompt after it: before it, Left and BSpace would be the terminal's
+    keys -l /clear
+    keys Enter
+    wait_for 60 eval 'screen | grep -v "^$" | tail -n 2 | tr "\n" "|" | grep -qx ">>> /clear|>>>|"' || { screen; fail "no prompt after /clear"; }
+}
 usual() { # the terminal shows what is typed
     in_terminal send-keys -l 'echo shown'
     await 'echo shown'
@@ -133,7 +138,7 @@ ask 'Say light' '^light'
 keys -l 'Whoo are you?' # edited: 10 to the left, one away, to the end
 for key in Left Left Left Left Left Left Left Left Left BSpace End Enter; do keys $key; done
 await '^the waters 光。'
-ask '/clear' '^>>>$' # Left and BSpace before the prompt would be the terminal's
+cleared
 keys -l '光光?'
 keys Left
 keys BSpace
@@ -145,7 +150,7 @@ keys Up
 await '^>>> /clear$'
 keys C-c # removes the line
 ask '/nowhere' nowhere
-ask '/clear' '^>>>$'
+cleared
 paste bracketed '1+1?
 Where?
 '

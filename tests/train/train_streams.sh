@@ -46,7 +46,7 @@ if ! ldd "$MEOPT" | grep -q libasan; then
         esac
         [ $got = 0 ] || grep -q '^meopt: .*\(memory\|ulimit -v\)' limit.err || fail "ulimit -v $limit: no cause is reported: $(cat limit.err)"
         [ $got = 0 ] || [ "$(cat "runs/limit$limit/metrics.jsonl" 2>/dev/null | wc -l)" -lt "$(wc -l <runs/full/metrics.jsonl)" ] ||
-            fail "ulimit -v $limit: all steps were made, and none is saved"
+            fail "ulimit -v $limit: all steps were made, and none is saved: $(cat limit.err)"
     done
 fi
 
