@@ -88,6 +88,7 @@ int meopt_query_sized(size_t size, const struct meopt_options *options, const st
 {
     struct meopt_options o;
     struct meopt_bytes all = {0};
+    struct muon_space space = {0};
     if (!bytes || (count && !tensors)) return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensors or bytes is NULL");
     int status = options_read(&o, options, err);
     if (status) return status;
@@ -101,11 +102,11 @@ int meopt_query_sized(size_t size, const struct meopt_options *options, const st
         t.whole = tensor.flags & MEOPT_PART ? 1 : 0;
         for (int d = 0; d < tensor.ndim; d++) t.whole *= tensor.shape[d];
         muon_describe(&t, &tensor);
-        size_t workspace = rounded(muon_bytes(&o, &t, optim_device_of(&o)->optim->asynchronous)),
-               sums = factors_bytes(&o, &t);
-        if (sums > workspace) workspace = sums; /* adafactor is never in a handle of muon */
-        if (workspace > all.workspace) all.workspace = workspace;
+        muon_space_add(&space, &o, &t);
+        size_t sums = factors_bytes(&o, &t);
+        if (sums > all.workspace) all.workspace = sums;
     }
+    all.workspace += rounded(muon_space_bytes(&space));
     all.total += all.workspace;
     struct_copy_out(bytes, size, &all, sizeof all);
     return MEOPT_OK;

@@ -122,7 +122,9 @@ static size_t matrix_place(const struct meopt_options *o, struct matrix *m, int6
 /* X begins after the statistics of its norm, which a card stores. */
 enum { X_AT = 64 };
 
-size_t muon_bytes(const struct meopt_options *o, const struct tensor *t, bool card)
+/* Returns the bytes of the matrices in which a tensor steps; 0: it has another rule. card: the GEMMs are a
+ * card's. */
+static size_t muon_bytes(const struct meopt_options *o, const struct tensor *t, bool card)
 {
     size_t rest = 0;
     if (!RULE_HAS(t->rule, WITH_MATRICES) || !elements_of(t)) return 0;
@@ -132,6 +134,23 @@ size_t muon_bytes(const struct meopt_options *o, const struct tensor *t, bool ca
         if (bytes > rest) rest = bytes;
     }
     return X_AT + rounded((size_t)elements_of(t) * type_bytes(o)) + rest;
+}
+
+bool muon_space_add(struct muon_space *space, const struct meopt_options *o, const struct tensor *t)
+{
+    size_t bytes = muon_bytes(o, t, optim_device_of(o)->optim->asynchronous), type = type_bytes(o);
+    if (bytes && t->gathers && o->ranks > 1) {
+        space->result = most_bytes(space->result, X_AT + rounded((size_t)elements_of(t) * type));
+        space->part = most_bytes(space->part, rounded((size_t)t->layout.count * type));
+    }
+    if (bytes <= space->most) return false;
+    space->most = bytes;
+    return true;
+}
+
+size_t muon_space_bytes(const struct muon_space *space)
+{
+    return most_bytes(space->most, space->result + space->part);
 }
 
 size_t muon_chunks(const struct meopt *opt)
@@ -361,22 +380,12 @@ static void orthogonalize(struct meopt *opt, const struct products *by, const st
 
 int muon_reserve(struct meopt *opt, struct meopt_error *err)
 {
-    size_t bytes = 0;
     const struct tensor *largest = NULL;
     bool card = opt->device->optim->asynchronous;
-    size_t x = 0, part = 0;
-    for (size_t i = 0; i < opt->count; i++) {
-        const struct tensor *t = &opt->tensors[i];
-        size_t own = muon_bytes(&opt->options, t, card), type = type_bytes(&opt->options);
-        if (own && t->gathers) {
-            x = most_bytes(x, X_AT + rounded((size_t)elements_of(t) * type));
-            part = most_bytes(part, rounded((size_t)t->layout.count * type));
-        }
-        if (own <= bytes) continue;
-        bytes = own;
-        largest = t;
-    }
-    if (opt->options.ranks > 1) bytes = most_bytes(bytes, x + part); /* a result, and a part of another's */
+    struct muon_space space = {0};
+    for (size_t i = 0; i < opt->count; i++)
+        if (muon_space_add(&space, &opt->options, &opt->tensors[i])) largest = &opt->tensors[i];
+    size_t bytes = muon_space_bytes(&space);
     if (bytes <= opt->workspace_bytes) return MEOPT_OK;
     void *p = memory_allocate(&opt->options, MEOPT_MEMORY_WORKSPACE, bytes, "matrices of muon");
     if (!p)

@@ -10,9 +10,15 @@ int muon_read(struct meopt_tensor *tensor, const struct meopt_options *options, 
 /* Takes a tensor's matrices from its row, which muon_read has read. */
 void muon_describe(struct tensor *tensor, const struct meopt_tensor *from);
 
-/* Returns the bytes of the matrices in which a tensor steps; 0: it has another rule. card: the GEMMs are a
- * card's. */
-size_t muon_bytes(const struct meopt_options *options, const struct tensor *tensor, bool card);
+/* The workspace of a handle: bytes of the matrices in which its largest tensor steps, or, where handles
+ * divide tensors, of a result and a part of another's. */
+struct muon_space {
+    size_t most, result, part;
+};
+/* Adds a tensor; returns whether none before was larger, and it is of muon. */
+bool muon_space_add(struct muon_space *space, const struct meopt_options *options,
+                    const struct tensor *tensor);
+size_t muon_space_bytes(const struct muon_space *space);
 /* Returns the chunks of the largest tensor of muon, whose results a card keeps next to those of gradients. */
 size_t muon_chunks(const struct meopt *opt);
 /* Allocates the largest tensor's bytes. On a dry device, also reserves what the GEMMs need. */

@@ -562,6 +562,27 @@ static void numbers_of_handles_are_checked(void **state)
     }
 }
 
+/* A result and a part of another's are more than the matrices in which a narrow tensor steps. */
+static void the_query_has_the_workspace_of_divided_matrices(void **state)
+{
+    struct meopt_options o = options_of(MEOPT_MUON, "fp32");
+    struct meopt_tensor narrow = {
+        .name = "w", .ndim = 2, .shape = {8192, 8}, .count = 8000 * 8, .flags = MEOPT_PART, .lr_scale = 1};
+    struct meopt_bytes planned[2], held;
+    struct meopt_error err = {0};
+    struct meopt *opt;
+    o.reduce = reduce;
+    for (int divides = 0; divides < 2; divides++) {
+        o.ranks = 2 * divides;
+        assert_int_equal(meopt_query(&o, &narrow, 1, &planned[divides], &err), MEOPT_OK);
+        if (meopt_create(&opt, &o, &narrow, 1, &err)) fail_msg("%s", err.message);
+        assert_int_equal(meopt_held(opt, &held), MEOPT_OK);
+        assert_memory_equal(&planned[divides], &held, sizeof held);
+        meopt_destroy(opt);
+    }
+    assert_true(planned[1].workspace > planned[0].workspace);
+}
+
 static void a_sum_that_fails_is_an_error_of_the_call(void **state)
 {
     struct meopt_options o = options_of(MEOPT_LAMB, "balanced");
@@ -589,6 +610,7 @@ int main(void)
                                        cmocka_unit_test(what_one_part_refuses_all_refuse),
                                        cmocka_unit_test(handles_divide_matrices),
                                        cmocka_unit_test(numbers_of_handles_are_checked),
+                                       cmocka_unit_test(the_query_has_the_workspace_of_divided_matrices),
                                        cmocka_unit_test(a_sum_that_fails_is_an_error_of_the_call)};
     uint32_t random = 1;
     for (int i = 0; i < ODD; i++) {
