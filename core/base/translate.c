@@ -7,13 +7,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <wchar.h>
 
 /* The catalogue as msgfmt writes it, little-endian: gettext's manual, "The Format of GNU MO Files". It is
  * read here, because dgettext requires the user's locale to be installed: glibc 2.41 ignores LANGUAGE in
  * C.UTF-8, which 2.36 did not. */
-enum { MO_MAGIC = 0x950412de, MO_HEAD = 20, MO_MOST = 64 << 20 };
+enum { MO_MAGIC = 0x950412de, MO_HEAD = 20 };
 static struct {
     char *data; /* NULL: none */
     size_t bytes;
@@ -35,18 +34,12 @@ static const char *mo_text(uint32_t table, uint32_t i)
                                                                                             : NULL;
 }
 
-bool translate_open(const char *path)
+bool translate_use(char *data, size_t bytes)
 {
     free(mo.data);
-    mo.data = NULL;
-    FILE *f = fopen(path, "rbe"); /* file_read translates its errors */
-    struct stat st;
-    bool fits = f && fstat(fileno(f), &st) == 0 && S_ISREG(st.st_mode) && st.st_size <= MO_MOST &&
-                (mo.data = malloc((size_t)st.st_size + 1)) != NULL;
-    mo.bytes = fits ? fread(mo.data, 1, (size_t)st.st_size, f) : 0;
-    if (f) fclose(f);
-    if (!fits) return false;
-    if (mo.bytes >= MO_HEAD && mo_number(0) == MO_MAGIC) {
+    mo.data = data;
+    mo.bytes = bytes;
+    if (data && bytes >= MO_HEAD && mo_number(0) == MO_MAGIC) {
         mo.count = mo_number(8);
         mo.texts = mo_number(12);
         mo.translations = mo_number(16);

@@ -22,6 +22,8 @@ const char *translation(const char *text) __attribute__((format_arg(1)));
 /* Translates from now on with a catalogue (meopt.mo). Returns false if the file is missing or is none:
  * texts are English. */
 bool translate_open(const char *path);
+/* The same with its content, malloc'ed, which it keeps or frees; NULL: none. */
+bool translate_use(char *data, size_t bytes);
 
 /* Sets message i of the catalogue and its translation, from 0 on. Returns false after the last. */
 bool translation_pair(uint32_t i, const char **text, const char **translated);
