@@ -4,22 +4,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Returns whether the device's memory classes count host memory. */
-static bool counts_host_memory(const struct comm *comm)
-{
-    const struct device *device = comm->device;
-    return device->kind == DEVICE_CPU || (device->kind == DEVICE_DRY && !device->streams->overlap);
-}
-
 /* Also valid for planned ranks (comm_dry). */
 bool comm_combines(const struct comm *comm)
 {
-    return comm->size > 1 && comm->overlaps && !counts_host_memory(comm);
+    return comm->size > 1 && comm->overlaps && !device_counts_host_memory(comm->device);
 }
 
 static void *host_block(struct comm *comm, size_t bytes, const char *name, struct error *err)
 {
-    if (counts_host_memory(comm)) return device_alloc(comm->device, MEMORY_COMM, bytes, name, err);
+    if (device_counts_host_memory(comm->device))
+        return device_alloc(comm->device, MEMORY_COMM, bytes, name, err);
     void *p = comm->device->streams->host_allocate(comm->device, bytes);
     if (!p) error_set(err, EXIT_HOST_MEMORY, NULL, "no memory for %zu bytes of %s", bytes, name);
     return p;
@@ -27,7 +21,7 @@ static void *host_block(struct comm *comm, size_t bytes, const char *name, struc
 
 static void host_release(struct comm *comm, void *p)
 {
-    if (counts_host_memory(comm)) device_free(comm->device, p);
+    if (device_counts_host_memory(comm->device)) device_free(comm->device, p);
     else comm->device->streams->host_free(comm->device, p);
 }
 
@@ -52,7 +46,8 @@ static int window_open(struct comm *comm, size_t slice, struct error *err)
     w->sum_bytes = 2 * slice;
     if (!(w->send = host_block(comm, all, "send buffer to other ranks", err)) ||
         !(w->receive = host_block(comm, all, "receive buffer from other ranks", err)) ||
-        (!counts_host_memory(comm) && !(w->sum = host_block(comm, w->sum_bytes, "sums over ranks", err)))) {
+        (!device_counts_host_memory(comm->device) &&
+         !(w->sum = host_block(comm, w->sum_bytes, "sums over ranks", err)))) {
         window_close(comm);
         return err->code;
     }
@@ -87,7 +82,7 @@ int comm_dry(struct comm *comm, int rank, int size, struct device *device, struc
 {
     struct error own;
     *comm = (struct comm){.rank = rank, .size = size, .device = device};
-    comm->overlaps = counts_host_memory(comm);
+    comm->overlaps = device_counts_host_memory(comm->device);
     if (!err) err = &own;
     int code = size > 1 ? window_open(comm, SMALL_SLICE, err) : 0;
     if (code || size == 1 || !nccl_planned(device)) return code;
@@ -121,7 +116,7 @@ int comm_open(struct comm *comm, const struct comm_options *o, struct device *de
     int code = window_open(comm, SMALL_SLICE, err);
     if (!code && (o->kind == COMM_AUTO || o->kind == COMM_NCCL)) code = meet_in_nccl(comm, o, &meeting, err);
     bool local = o->kind == COMM_LOCAL || (o->kind == COMM_AUTO && o->shared >= 0);
-    comm->overlaps = meeting.together || counts_host_memory(comm);
+    comm->overlaps = meeting.together || device_counts_host_memory(comm->device);
     if (!code)
         code = comm_thread_start(comm,
                                  meeting.together ? comm_nccl_open

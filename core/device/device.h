@@ -271,6 +271,12 @@ void device_close(struct device *device);
 void *device_alloc(struct device *device, enum memory_class class, size_t bytes, const char *name,
                    struct error *err);
 void device_free(struct device *device, void *p); /* NULL is allowed */
+/* Returns whether the device's memory is the host's, or is planned as such. */
+static inline bool device_counts_host_memory(const struct device *device)
+{
+    return device->kind == DEVICE_CPU ||
+           (device->kind == DEVICE_DRY && !(device->streams && device->streams->overlap));
+}
 /* Adds bytes of a class that are located outside the device's memory to the account; below 0: removes
  * them. */
 void device_offloaded(struct device *device, enum memory_place place, enum memory_class class, int64_t bytes);

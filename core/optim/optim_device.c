@@ -44,16 +44,9 @@ void memory_release(const struct meopt_options *o, int kind, void *p, size_t byt
     else free(p);
 }
 
-/* Returns whether memory of the handle is host memory, or is planned as such. */
-static bool counts_host_memory(const struct meopt *opt)
-{
-    const struct device *dev = opt->device;
-    return dev->kind == DEVICE_CPU || (dev->kind == DEVICE_DRY && !(dev->streams && dev->streams->overlap));
-}
-
 void *host_allocate(const struct meopt *opt, int kind, size_t bytes, const char *name)
 {
-    if (counts_host_memory(opt)) return memory_allocate(&opt->options, kind, bytes, name);
+    if (device_counts_host_memory(opt->device)) return memory_allocate(&opt->options, kind, bytes, name);
     void *p = aligned_alloc(64, opt->options.dry ? 64 : rounded(bytes));
     if (p) device_offloaded(opt->device, PLACE_HOST, classes[kind], (int64_t)bytes);
     return p;
@@ -61,7 +54,7 @@ void *host_allocate(const struct meopt *opt, int kind, size_t bytes, const char 
 
 void host_release(const struct meopt *opt, int kind, void *p, size_t bytes)
 {
-    if (counts_host_memory(opt)) memory_release(&opt->options, kind, p, bytes);
+    if (device_counts_host_memory(opt->device)) memory_release(&opt->options, kind, p, bytes);
     else if (p) {
         device_offloaded(opt->device, PLACE_HOST, classes[kind], -(int64_t)bytes);
         free(p);

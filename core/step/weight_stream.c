@@ -98,12 +98,8 @@ static size_t store_offset(const struct weight_stream *s, const struct parameter
            (size_t)((char *)p->weight - tower_group_weights(s->tower, p->group).p);
 }
 
-/* Returns the bytes of the store as they are added to an account, or removed from it. */
-static int64_t account(const struct weight_stream *s, bool there)
-{
-    int64_t bytes = (int64_t)s->bytes * s->sets;
-    return there ? bytes : -bytes;
-}
+/* Returns the bytes of the store. */
+static size_t store_bytes(const struct weight_stream *s) { return s->bytes * (size_t)s->sets; }
 
 /* ---- the file ---- */
 
@@ -122,10 +118,10 @@ static int make_file(struct weight_stream *s, const char *directory, struct erro
     if (!memory) s->direct = open(again, O_RDWR | O_DIRECT | O_CLOEXEC);
     if (memory) log_warn("%s is on tmpfs: streaming weights from there saves no memory: %s", directory, hint);
     /* padding and the k part of EVA's bias are zero */
-    int code = file_shorten(s->fd, account(s, true), s->path, err);
+    int code = file_shorten(s->fd, (int64_t)store_bytes(s), s->path, err);
     if (!code)
         log_info("streamed weights: an unnamed scratch file of %.1f MiB in %s%s",
-                 (double)account(s, true) / 1048576.0, directory, s->direct < 0 ? "" : ", with O_DIRECT");
+                 (double)store_bytes(s) / 1048576.0, directory, s->direct < 0 ? "" : ", with O_DIRECT");
     return code;
 }
 
@@ -143,7 +139,7 @@ static int io_error(const struct weight_stream *s, bool write, size_t bytes, siz
 static int check_length(const struct weight_stream *s, struct error *err)
 {
     struct stat st;
-    size_t at, bytes = (size_t)account(s, true);
+    size_t at, bytes = store_bytes(s);
     if (fstat(s->fd, &st) != 0 || (size_t)st.st_size >= bytes) return 0;
     at = (size_t)st.st_size;
     int code = error_set(err, EXIT_INTEGRITY, "start again with --resume",
@@ -321,7 +317,7 @@ static int make_host(struct weight_stream *s, struct error *err)
 {
     struct device *dev = s->tower->device;
     const struct device_streams *q = dev->streams;
-    size_t bytes = (size_t)account(s, true);
+    size_t bytes = store_bytes(s);
     s->host = q->host_allocate(dev, bytes);
     if (!s->host)
         return error_set(err, EXIT_HOST_MEMORY, "free host memory, or set place: resident",
@@ -380,7 +376,7 @@ int weight_stream_open(struct weight_stream **stream, struct tower *tower, const
     bool card = dev->streams->overlap;
     assert(tower->options.weight_buffers == 2);
     s->place = card ? PLACE_HOST : PLACE_FILE;
-    device_offloaded(dev, s->place, tower->options.weights_class, account(s, true));
+    device_offloaded(dev, s->place, tower->options.weights_class, (int64_t)store_bytes(s));
     tower_bind_weights(tower, weight_stream_fetch, s);
     if (dev->kind == DEVICE_DRY) return 0;
     if (card) return make_host(s, err);
@@ -404,7 +400,7 @@ void weight_stream_close(struct weight_stream *s)
     for (int i = 0; i < WEIGHT_BUFFERS; i++) dev->streams->event_destroy(dev, s->slots[i].arrived);
     dev->streams->host_free(dev, s->host);
     tower_bind_weights(s->tower, NULL, NULL);
-    device_offloaded(dev, s->place, s->tower->options.weights_class, account(s, false));
+    device_offloaded(dev, s->place, s->tower->options.weights_class, -(int64_t)store_bytes(s));
     if (s->direct >= 0) close(s->direct);
     if (s->fd >= 0) close(s->fd);
     pthread_cond_destroy(&s->changed);
