@@ -13,10 +13,15 @@ static const double MIB = 1 << 20, GIB = 1 << 30;
 
 /* ---- Text ---- */
 
+/* Returns the seconds of a step at the rate; 0: none is known. */
+static double seconds_at_rate(const struct plan_report *r)
+{
+    return r->gflops > 0 ? plan_step_operations(r->plan) / (r->gflops * 1e9) : 0;
+}
+
 double plan_report_step_seconds(const struct plan_report *r)
 {
-    if (r->step_ms > 0) return r->step_ms * 1e-3;
-    return r->gflops > 0 ? (r->plan->step_flops + r->plan->update_flops) / (r->gflops * 1e9) : 0;
+    return r->step_ms > 0 ? r->step_ms * 1e-3 : seconds_at_rate(r);
 }
 
 enum { FIELD = 9 }; /* column at which the values begin */
@@ -180,7 +185,7 @@ static void print_time(const struct plan_report *r)
     if (p->first_epoch_step_flops > p->step_flops)
         printf(_(" (%.4g until the teacher's outputs are cached)"), p->first_epoch_step_flops / 1e12);
     if (r->gflops > 0)
-        printf(", %.3g s at %.4g GFLOP/s%s", (p->step_flops + p->update_flops) / (r->gflops * 1e9), r->gflops,
+        printf(", %.3g s at %.4g GFLOP/s%s", seconds_at_rate(r), r->gflops,
                r->gflops_measured ? _(", the measured peak of GEMM") : "");
     if (r->epoch_hours > 0)
         printf(_("\nepoch    %.3g h: %lld %s"), r->epoch_hours, (long long)r->images,
@@ -329,9 +334,7 @@ static void add_time(json_t *root, const struct plan_report *r)
 {
     const struct plan *p = r->plan;
     json_object_set_new(root, "step_flops", json_real(p->step_flops));
-    json_object_set_new(root, "step_s",
-                        r->gflops > 0 ? json_real((p->step_flops + p->update_flops) / (r->gflops * 1e9))
-                                      : json_null());
+    json_object_set_new(root, "step_s", r->gflops > 0 ? json_real(seconds_at_rate(r)) : json_null());
     if (p->student.context)
         json_object_set_new(root, "tokens_per_s", positive_json(rank_tokens_per_second(r)));
     json_object_set_new(root, "predicted", prediction_json(r));

@@ -36,7 +36,7 @@ static struct plan_speed read_speed(const struct arguments *args, const struct m
            teacher = plan->first_epoch_step_flops > plan->step_flops
                          ? 0
                          : (double)plan->batch * plan_teacher_flops(plan),
-           all = plan->step_flops + plan->update_flops, backward = all - student - teacher; /* with updates */
+           all = plan_step_operations(plan), backward = all - student - teacher; /* with updates */
     struct plan_speed how = {.ranks = ranks};
     how.gflops_assumed = step_ms <= 0 && gflops <= 0;
     how.gflops = step_ms > 0 ? 0 : gflops > 0 ? gflops : p->speed.gflops;

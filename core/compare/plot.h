@@ -72,6 +72,5 @@ void plot_terminal(FILE *out, const struct plot *plot, int columns, int rows, bo
 
 /* Writes text for SVG and HTML with & < > " ' escaped. */
 void html_text(FILE *out, const char *text);
-void markdown_text(FILE *out, const char *text);
 
 #endif

@@ -18,14 +18,6 @@ void html_text(FILE *out, const char *text)
     }
 }
 
-void markdown_text(FILE *out, const char *text)
-{
-    for (; *text; text++) {
-        if (strchr("\\`*_[]<>|#&", *text)) fputc('\\', out);
-        fputc(*text, out);
-    }
-}
-
 static void svg_line(void *out, enum ink ink, double x1, double y1, double x2, double y2)
 {
     fprintf(out, "<path class=\"%s\" d=\"M%.1f %.1fL%.1f %.1f\"/>\n", ink == INK_GRID ? "grid" : "axis", x1,

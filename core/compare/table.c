@@ -164,6 +164,14 @@ char *cell_words(char dst[CELL_TEXT], const struct row *row, const struct cell *
     return dst;
 }
 
+void markdown_text(FILE *out, const char *text)
+{
+    for (; *text; text++) {
+        if (strchr("\\`*_[]<>|#&", *text)) fputc('\\', out);
+        fputc(*text, out);
+    }
+}
+
 char *cell_change(char dst[CELL_TEXT], const struct row *row, const struct cell *cell, const char *plus_minus)
 {
     (void)row;

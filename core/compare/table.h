@@ -73,6 +73,8 @@ enum { CELL_TEXT = 192 };
 char *cell_text(char dst[CELL_TEXT], const struct row *row, const struct cell *cell, const char *plus_minus);
 /* The same with words translated. */
 char *cell_words(char dst[CELL_TEXT], const struct row *row, const struct cell *cell, const char *plus_minus);
+/* Writes text for Markdown, with its signs escaped. */
+void markdown_text(FILE *out, const char *text);
 /* Formats a change: "-62.0 %", "-62.0 ± 0.3 %"; "" for the reference and where a change is meaningless. */
 char *cell_change(char dst[CELL_TEXT], const struct row *row, const struct cell *cell,
                   const char *plus_minus);

@@ -104,9 +104,11 @@ static int64_t checkpoint_bytes(const struct trainer *t, const struct meopt_byte
            (int64_t)records;
 }
 
+double plan_step_operations(const struct plan *p) { return p->step_flops + p->update_flops; }
+
 double plan_update_share(const struct plan *p)
 {
-    double all = p->step_flops + p->update_flops;
+    double all = plan_step_operations(p);
     return all > 0 ? p->update_flops / all : 0;
 }
 

@@ -69,7 +69,8 @@ int plan_count_operations(const struct trainer *trainer, struct op_count *count,
 /* Plans 'meopt eval' on one rank: *peak_bytes. random: no checkpoint is read (plan.from_checkpoints). */
 int plan_evaluation(const struct config *config, bool random, size_t *peak_bytes, struct error *err);
 
-/* Returns the part of a step's operations that is Newton-Schulz. */
+/* Returns the operations of a step with its update, and the part of them that is Newton-Schulz. */
+double plan_step_operations(const struct plan *p);
 double plan_update_share(const struct plan *p);
 /* Returns the operations of the teacher's forward pass per image; 0 without a teacher. */
 double plan_teacher_flops(const struct plan *plan);
