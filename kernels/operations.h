@@ -348,11 +348,22 @@ struct logit_sums {
     int64_t stride;        /* floats between rows */
     const int32_t *labels; /* (R) */
     /* (R, LOGIT_STATE): largest logit, sum of exp(logit - largest), logit of the label, sum of the logits,
-     * index of the largest logit; written if first is 0, else updated */
+     * index of the largest logit; written with `begin`, else updated */
     double *state;
+    bool begin;
     double *loss, *correct; /* NULL: not the last part */
     float smoothing, weight;
     int64_t R, C, first, classes;
+};
+/* The state of whole rows, and their loss as logit_sums adds it, from the states of S slices of the vocabulary:
+ * each of ceil(classes / S) columns, the last one of the rest. Sums are in the order of the slices. */
+struct logit_merge {
+    const double *states;  /* (S, R, LOGIT_STATE) */
+    const int32_t *labels; /* (R) */
+    double *state;         /* (R, LOGIT_STATE) */
+    double *loss, *correct;
+    float smoothing, weight;
+    int64_t R, S, classes;
 };
 /* dlogits = weight (p - q), in place of the logits: row r begins where its logits do. Rows of bf16 are thus
  * 2 stride elements apart. */
@@ -432,6 +443,8 @@ struct logit_gradient {
     KERNEL(token_embed, ELEMENTWISE, (const struct token_embedding *o), (o), (o->type)) \
     KERNEL(token_embed_gradient, ELEMENTWISE, (const struct token_embedding_gradient *o), (o), (o->type)) \
     SCRATCH(logit_sums, ELEMENTWISE, (const struct logit_sums *o), (o), (DTYPE_F32), \
+            (size_t)o->R * 2 * sizeof(double)) \
+    SCRATCH(logit_merge, ELEMENTWISE, (const struct logit_merge *o), (o), (DTYPE_F32), \
             (size_t)o->R * 2 * sizeof(double)) \
     KERNEL(logit_gradient, ELEMENTWISE, (const struct logit_gradient *o), (o), (o->type)) \
     KERNEL(cast, ELEMENTWISE, \

@@ -248,6 +248,18 @@ static void model_rows(const struct combinations *w, const struct config *c)
            "train.ema averages weights, but lora.rank trains adapters alone");
 }
 
+/* Of slices. */
+static void slice_rows(const struct combinations *w, const struct config *c)
+{
+    bool slices = c->model_s.slices > 1;
+    const char *key = config_key_here(c, "model_s.slices"), one[] = "model.slices: 1";
+    REFUSE(w, slices && c->lora.rank > 0, "model_s.slices", one, "%s cannot be used with lora.rank", key);
+    REFUSE(w, slices && c->train.save_activations == TRAIN_SAVE_ACTIVATIONS_8BIT, "model_s.slices",
+           "train.save_activations: minimal", "%s cannot be used with train.save_activations 8bit", key);
+    REFUSE(w, slices && c->train.ema > 0, "model_s.slices", "train.ema: 0, or model.slices: 1",
+           "%s cannot be used with train.ema", key);
+}
+
 /* Of memory, ranks and the order of a step. */
 static void step_rows(const struct combinations *w, const struct config *c)
 {
@@ -421,6 +433,7 @@ void config_combinations(const struct combinations *w)
     tower_rows(w, c, &c->model_s, teacher && !w->list ? "model_s" : "model");
     model_rows(w, c);
     data_rows(w, c);
+    slice_rows(w, c);
     step_rows(w, c);
     optimizer_rows(w, c);
     rule_rows(w, c);

@@ -73,6 +73,7 @@ struct config_tower {
     char *freeze;           /* model_s: none, embed, K, -K, all_but_head: config_frozen */
     /* model_s: of a language model; 0: from arch or checkpoint */
     int64_t vocabulary, context, kv_heads, window;
+    int64_t slices; /* model_s: parts of each split matrix; 1: whole */
     double rope_theta;
     int tied;           /* -1: from arch or checkpoint */
     int64_t classes;    /* model_s: outputs of its classifier; 0: as many as the data has */

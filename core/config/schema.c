@@ -144,6 +144,10 @@ const struct config_key config_keys[] = {
      "last K blocks and what follows them; all_but_head (linear probe); frozen blocks need no gradients, "
      "states and activations",
      true, AT(model_s.freeze)},
+    {"model_s.slices", CONFIG_INT, "slices", NULL, NULL, 1, 64, "1", "train plan bench",
+     "parts of each matrix that dist.tensor divides, a power of 2: heads of attention, rows and columns of "
+     "the feed-forward network, the vocabulary; results depend on it, and not on the ranks that have them",
+     true, AT(model_s.slices)},
     INT("model_s.classes", "classes", 0, 10000000, "0", MODEL_SHAPE,
         "classify: outputs of the classifier, a new one unless the checkpoint has one of this size; 0: the "
         "number of classes in data.root",
@@ -528,6 +532,7 @@ static const char *const model_aliases[][2] = {
     MODEL_KEY("dtype"),    MODEL_KEY("init"),       MODEL_KEY("place"),      MODEL_KEY("classes"),
     MODEL_KEY("freeze"),   MODEL_KEY("drop_path"),  MODEL_KEY("vocabulary"), MODEL_KEY("context"),
     MODEL_KEY("kv_heads"), MODEL_KEY("tied"),       MODEL_KEY("window"),     MODEL_KEY("rope_theta"),
+    MODEL_KEY("slices"),
 };
 
 static const struct {

@@ -99,7 +99,9 @@ void lora_target_names(const struct model_shape *g, unsigned targets, char *text
 static struct parameter adapter(const struct lora_module *m, const char *prefix, int group, const char *end,
                                 int64_t rows, int64_t columns, bool resident)
 {
-    struct parameter p = {.ndim = 2,
+    struct parameter p = {.slice = -1,
+                          .slices = 1,
+                          .ndim = 2,
                           .shape = {rows, columns},
                           .count = rows * columns,
                           .role = m->role,

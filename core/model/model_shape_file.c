@@ -727,7 +727,9 @@ int model_shape_fits(const struct model_shape *g, int64_t target, const struct w
     struct key_map key_map;
     int code = fit_family(&key_map, g, weights, err);
     if (code) return code;
-    int count = parameters_list(g, target, &list);
+    struct model_shape whole = *g;
+    whole.slices = 0;
+    int count = parameters_list(&whole, target, &list);
     code = fit_shapes(&key_map, g->ffn, list, count, weights, err);
     free(list);
     return code;

@@ -12,12 +12,12 @@
  * the position embedding, R registers, U pooling queries, I 3O, N width of the last norm, W of the pooled
  * row, 3 channels, 2 token types, p patch side, 1. Flags: m GEMM operand, s small whatever its shape, h head,
  * f frozen: no gradient, c only with a classifier, l only without one, n new if a checkpoint lacks it,
- * o between activations, which muon orthogonalizes. */
+ * o between activations, which muon orthogonalizes, x and y: slices have some of its rows, of its columns. */
 static const struct {
     const char *shape, *flags;
     enum initial initial;
 } roles[ROLE_COUNT] = {
-    [ROLE_TOKENS] = {"VD", "m", INITIAL_NORMAL},
+    [ROLE_TOKENS] = {"VD", "mx", INITIAL_NORMAL},
     [ROLE_CLS] = {"11D", "s", INITIAL_NORMAL},
     [ROLE_POS] = {"1PD", "s", INITIAL_NORMAL},
     [ROLE_TYPES] = {"2D", "s", INITIAL_NORMAL},
@@ -29,22 +29,22 @@ static const struct {
     [ROLE_PRE_B] = {"D", "s", INITIAL_ZERO},
     [ROLE_NORM1_W] = {"D", "s", INITIAL_ONE},
     [ROLE_NORM1_B] = {"D", "s", INITIAL_ZERO},
-    [ROLE_QKV_W] = {"QD", "mo", INITIAL_NORMAL},
-    [ROLE_QKV_B] = {"Q", "s", INITIAL_ZERO},
+    [ROLE_QKV_W] = {"QD", "mox", INITIAL_NORMAL},
+    [ROLE_QKV_B] = {"Q", "sx", INITIAL_ZERO},
     [ROLE_Q_B] = {"D", "s", INITIAL_ZERO},
     [ROLE_V_B] = {"D", "s", INITIAL_ZERO},
     [ROLE_Q_NORM_W] = {"d", "s", INITIAL_ONE},
     [ROLE_K_NORM_W] = {"d", "s", INITIAL_ONE},
     [ROLE_ATTN_NORM_W] = {"D", "s", INITIAL_ONE},
     [ROLE_ATTN_NORM_B] = {"D", "s", INITIAL_ZERO},
-    [ROLE_PROJ_W] = {"DA", "mo", INITIAL_BRANCH},
+    [ROLE_PROJ_W] = {"DA", "moy", INITIAL_BRANCH},
     [ROLE_PROJ_B] = {"D", "s", INITIAL_ZERO},
     [ROLE_LS1] = {"D", "s", INITIAL_ONE},
     [ROLE_NORM2_W] = {"D", "s", INITIAL_ONE},
     [ROLE_NORM2_B] = {"D", "s", INITIAL_ZERO},
-    [ROLE_FC1_W] = {"GD", "mo", INITIAL_NORMAL},
-    [ROLE_FC1_B] = {"G", "s", INITIAL_ZERO},
-    [ROLE_FC2_W] = {"DF", "mo", INITIAL_BRANCH},
+    [ROLE_FC1_W] = {"GD", "mox", INITIAL_NORMAL},
+    [ROLE_FC1_B] = {"G", "sx", INITIAL_ZERO},
+    [ROLE_FC2_W] = {"DF", "moy", INITIAL_BRANCH},
     [ROLE_FC2_B] = {"D", "s", INITIAL_ZERO},
     [ROLE_FFN_NORM_W] = {"F", "s", INITIAL_ONE},
     [ROLE_FFN_NORM_B] = {"F", "s", INITIAL_ZERO},
@@ -73,12 +73,12 @@ static const struct {
     [ROLE_MLM_B] = {"D", "sl", INITIAL_ZERO},
     [ROLE_MLM_NORM_W] = {"D", "sl", INITIAL_ONE},
     [ROLE_MLM_NORM_B] = {"D", "sl", INITIAL_ZERO},
-    [ROLE_LM_BIAS] = {"V", "sl", INITIAL_ZERO},
+    [ROLE_LM_BIAS] = {"V", "slx", INITIAL_ZERO},
     [ROLE_NORM_W] = {"N", "s", INITIAL_ONE},
     [ROLE_NORM_B] = {"N", "s", INITIAL_ZERO},
     [ROLE_OUT_W] = {"OW", "m", INITIAL_NORMAL},
     [ROLE_OUT_B] = {"O", "s", INITIAL_ZERO},
-    [ROLE_LM_HEAD] = {"VD", "m", INITIAL_NORMAL},
+    [ROLE_LM_HEAD] = {"VD", "mx", INITIAL_NORMAL},
     [ROLE_HEAD_W] = {"TO", "mh", INITIAL_NORMAL},
     [ROLE_HEAD_B] = {"T", "sh", INITIAL_ZERO},
 };
@@ -134,24 +134,53 @@ int role_part(enum role role)
 
 static bool flagged(enum role role, char flag) { return strchr(roles[role].flags, flag) != NULL; }
 
-/* Sets the rows of the matrices of which a fused one consists; of any other, none. */
-static void rows_of_matrices(const struct model_shape *g, enum role role, struct parameter *p)
+/* Sets the rows of the matrices of which a fused one of `rows` rows consists, or its bias; of any other, its
+ * own. Returns their number. */
+static int pieces_of(const struct model_shape *g, enum role role, int64_t rows, int64_t pieces[3])
 {
-    int64_t queries = model_shape_attn_width(g), keys = (p->shape[0] - queries) / 2, third = p->shape[0] / 3;
-    const int64_t attention[] = {queries, keys, keys}, pooling[] = {third, third, third},
-                  gated[] = {g->hidden, g->hidden, 0};
-    const int64_t *rows = role == ROLE_QKV_W                                      ? attention
-                          : role == ROLE_POOL_QKV_W                               ? pooling
-                          : role == ROLE_FC1_W && g->ffn == 1 + ACTIVATION_SWIGLU ? gated
-                                                                                  : NULL;
-    if (rows) memcpy(p->rows, rows, sizeof p->rows);
+    int64_t queries = model_shape_attn_width(g), keys = (rows - queries) / 2, third = rows / 3;
+    bool attention = role == ROLE_QKV_W || role == ROLE_QKV_B, pooling = role == ROLE_POOL_QKV_W,
+         gated = (role == ROLE_FC1_W || role == ROLE_FC1_B) && g->ffn == 1 + ACTIVATION_SWIGLU;
+    const int64_t all[][3] = {
+        {rows, 0, 0}, {queries, keys, keys}, {third, third, third}, {g->hidden, g->hidden, 0}};
+    memcpy(pieces, all[attention ? 1 : pooling ? 2 : gated ? 3 : 0], sizeof all[0]);
+    return attention || pooling ? 3 : gated ? 2 : 1;
+}
+
+/* The rows of a slice in a tensor of `rows`. */
+struct slice_rows {
+    int64_t first, count;
+};
+static struct slice_rows slice_of_rows(int64_t rows, int slice, int slices)
+{
+    int64_t each = (rows + slices - 1) / slices, first = slice * each, left = rows - first;
+    return (struct slice_rows){first, left < each ? left : each};
+}
+
+/* Makes p one of its slices. */
+static void cut_parameter(struct parameter *p, int slice, int slices)
+{
+    int64_t *sliced = &p->shape[flagged((enum role)p->role, 'y') ? p->ndim - 1 : 0];
+    size_t length = strlen(p->name);
+    p->count /= *sliced;
+    *sliced = slice_of_rows(*sliced, slice, slices).count;
+    p->count *= *sliced;
+    for (int i = 0; i < 3; i++) p->rows[i] /= slices;
+    p->slice = slice;
+    p->slices = slices;
+    snprintf(p->name + length, sizeof p->name - length, "#%d", slice);
 }
 
 static struct parameter parameter_of(const struct model_shape *g, int64_t target, enum role role, int group,
                                      const char *prefix, const char *key)
 {
     const char *shape = shape_of(family_row(g->family), role);
-    struct parameter p = {.count = 1, .role = (int)role, .group = group, .initial = roles[role].initial};
+    struct parameter p = {.count = 1,
+                          .role = (int)role,
+                          .group = group,
+                          .initial = roles[role].initial,
+                          .slice = -1,
+                          .slices = 1};
     snprintf(p.name, sizeof p.name, "%s%s", prefix, key);
     int wide = 0;
     for (; shape[p.ndim]; p.ndim++) {
@@ -164,7 +193,8 @@ static struct parameter parameter_of(const struct model_shape *g, int64_t target
     p.small = flagged(role, 's');
     p.head = flagged(role, 'h');
     p.hidden = flagged(role, 'o');
-    rows_of_matrices(g, role, &p);
+    int64_t pieces[3];
+    if (p.matrix && pieces_of(g, role, p.shape[0], pieces) > 1) memcpy(p.rows, pieces, sizeof p.rows);
     p.may_be_new = p.head || flagged(role, 'n');
     p.resident = flagged(role, 'f');
     p.trained = !p.resident;
@@ -184,7 +214,8 @@ static const char *classifier_key(enum role role)
 int parameters_list(const struct model_shape *g, int64_t target, struct parameter **list)
 {
     const struct family_row *row = family_row(g->family);
-    int count = 0, capacity = ROLE_COUNT * (int)(g->depth + 1);
+    int slices = g->slices > 1 ? g->slices : 1, count = 0,
+        capacity = ROLE_COUNT * (int)(g->depth + 1) * slices;
     *list = xcalloc((size_t)capacity, sizeof **list);
     for (int64_t group = 0; group <= g->depth + 1; group++) {
         char prefix[64] = "";
@@ -207,6 +238,13 @@ int parameters_list(const struct model_shape *g, int64_t target, struct paramete
             struct parameter *p = &(*list)[count++];
             *p = parameter_of(g, g->classes > 0 ? g->classes : target, role, (int)group, prefix, key);
             if (p->head && g->classes > 0) p->initial = INITIAL_ZERO; /* the first loss is ln(classes) */
+            if (slices == 1 || !(flagged(role, 'x') || flagged(role, 'y'))) continue;
+            struct parameter whole = *p;
+            for (int i = 0; i < slices; i++) {
+                p[i] = whole;
+                cut_parameter(&p[i], i, slices);
+            }
+            count += slices - 1;
         }
     }
     return count;
@@ -219,4 +257,100 @@ int64_t model_shape_parameters(const struct model_shape *g)
     for (int i = parameters_list(g, 0, &list); i-- > 0;) sum += list[i].count;
     free(list);
     return sum;
+}
+
+int parameters_check_slices(const struct model_shape *g, int slices, struct error *err)
+{
+    static const enum role undivided[] = {ROLE_Q_B, ROLE_ATTN_NORM_W, ROLE_LS1, ROLE_FFN_NORM_W};
+    const struct {
+        const char *name;
+        int64_t count;
+    } divided[] = {{"heads", g->heads}, {"key heads", model_shape_kv_heads(g)}, {"hidden units", g->hidden}};
+    static const char hint[] = N_("model.slices: 1, or another number");
+    struct parameter *list;
+    int code = 0;
+    if (slices <= 1) return 0;
+    for (size_t i = 0; i < sizeof divided / sizeof *divided; i++)
+        if (divided[i].count % slices)
+            return error_set(err, EXIT_CONFIG, hint, "model.slices is %d, and the model has %lld %s", slices,
+                             (long long)divided[i].count, _(divided[i].name));
+    struct slice_rows last = slice_of_rows(g->vocabulary, slices - 1, slices);
+    if (g->vocabulary && last.count <= 0)
+        return error_set(err, EXIT_CONFIG, hint, "model.slices is %d, and the vocabulary has %lld tokens",
+                         slices, (long long)g->vocabulary);
+    if (g->norms == POST_NORM)
+        return error_set(err, EXIT_CONFIG, hint, "model.slices is %d, and norms end the branches of the model",
+                         slices);
+    for (int i = parameters_list(g, 0, &list); i-- > 0 && !code;)
+        for (size_t k = 0; k < sizeof undivided / sizeof *undivided; k++)
+            if (list[i].role == (int)undivided[k])
+                code = error_set(err, EXIT_CONFIG, hint,
+                                 "model.slices is %d, and models with %s are not divided", slices,
+                                 list[i].name);
+    free(list);
+    return code;
+}
+
+struct parameter parameter_whole(const struct model_shape *g, const struct parameter *p)
+{
+    if (p->slice < 0) return *p;
+    struct parameter whole = *p, fresh = parameter_of(g, 0, (enum role)p->role, p->group, "", "");
+    whole.name[strcspn(whole.name, "#")] = 0;
+    whole.count = fresh.count;
+    whole.slice = -1;
+    whole.slices = 1;
+    memcpy(whole.shape, fresh.shape, sizeof whole.shape);
+    memcpy(whole.rows, fresh.rows, sizeof whole.rows);
+    return whole;
+}
+
+/* Visits the spans of which a slice consists: `count` values at *from of the whole tensor. */
+struct slice_spans {
+    int64_t pieces[3], row, columns; /* values of a row of the whole, and of the slice */
+    int64_t piece, before, at;
+    bool by_columns;
+};
+
+static struct slice_spans spans_of(const struct model_shape *g, const struct parameter *p)
+{
+    struct slice_spans s = {.by_columns = flagged((enum role)p->role, 'y')};
+    struct parameter whole = parameter_whole(g, p);
+    pieces_of(g, (enum role)p->role, whole.shape[0], s.pieces);
+    s.row = whole.count / whole.shape[0];
+    s.columns = p->count / p->shape[0];
+    return s;
+}
+
+static bool next_span(struct slice_spans *s, const struct parameter *p, int64_t *from, int64_t *count)
+{
+    if (s->by_columns) {
+        *from = s->at * s->row + p->slice * s->columns;
+        *count = s->columns;
+        return s->at++ < p->shape[0];
+    }
+    if (s->piece == 3 || !s->pieces[s->piece]) return false;
+    struct slice_rows rows = slice_of_rows(s->pieces[s->piece], p->slice, p->slices);
+    *from = (s->before + rows.first) * s->row;
+    *count = rows.count * s->row;
+    s->before += s->pieces[s->piece++];
+    return true;
+}
+
+void parameter_cut(const struct model_shape *g, const struct parameter *p, const float *whole, float *values)
+{
+    int64_t from, count;
+    if (p->slice < 0) memcpy(values, whole, (size_t)p->count * sizeof *values);
+    struct slice_spans s = spans_of(g, p);
+    for (; p->slice >= 0 && next_span(&s, p, &from, &count); values += count)
+        memcpy(values, whole + from, (size_t)count * sizeof *values);
+}
+
+void parameter_merge(const struct model_shape *g, const struct parameter *p, const float *values,
+                     float *whole)
+{
+    int64_t from, count;
+    if (p->slice < 0) memcpy(whole, values, (size_t)p->count * sizeof *values);
+    struct slice_spans s = spans_of(g, p);
+    for (; p->slice >= 0 && next_span(&s, p, &from, &count); values += count)
+        memcpy(whole + from, values, (size_t)count * sizeof *values);
 }

@@ -10,4 +10,24 @@ int parameters_list(const struct model_shape *model_shape, int64_t target, struc
 int role_part(enum role role);                               /* PART_... that the role belongs to, 0: none */
 int role_ndim(const struct family_row *row, enum role role); /* dimensions of its tensor after leading 1s */
 
+/* Slices (model_s.slices). With model_shape.slices S > 1 some tensors are S parameters each, which follow each
+ * other in the list; the s-th is called name#s. A slice has 1 / S of the heads, of the hidden units, or of the
+ * vocabulary, the last one of these maybe less:
+ *
+ *   queries, keys, values; first feed-forward matrix; token table and head    rows, with their biases
+ *   projection of attention; second feed-forward matrix                       columns
+ *
+ * Source: Shoeybi et al., Megatron-LM, arXiv 1909.08053, section 3. */
+
+enum { MOST_SLICES = 64 };
+/* Returns EXIT_CONFIG unless such a model has S slices. */
+int parameters_check_slices(const struct model_shape *model_shape, int slices, struct error *err);
+/* Returns the tensor of which p is a slice, with name and shape of files; else p. */
+struct parameter parameter_whole(const struct model_shape *model_shape, const struct parameter *p);
+/* Copies a slice's values out of the whole tensor's, or into them. */
+void parameter_cut(const struct model_shape *model_shape, const struct parameter *p, const float *whole,
+                   float *values);
+void parameter_merge(const struct model_shape *model_shape, const struct parameter *p, const float *values,
+                     float *whole);
+
 #endif

@@ -86,6 +86,7 @@ struct model_shape {
     int64_t head_dim;   /* 0: width / heads */
     int64_t window;     /* a token sees this many, itself included; 0: all before it */
     bool tied;          /* the head's matrix is the token table */
+    int slices;         /* of each sliced parameter (parameters.h); 0: none is */
     struct rope_of_tokens rope;
     bool classifier; /* the file has a classifier instead of a projection */
     struct model_facts facts;
@@ -180,7 +181,8 @@ struct parameter {
     bool small;      /* norm, bias, LayerScale, token, position embedding: residual bits do not pay */
     bool hidden;     /* a matrix between activations: muon orthogonalizes it */
     bool owned;      /* ranks do not divide it (dist.shard) */
-    int64_t rows[3]; /* of the matrices of which it consists: queries, keys, values; gate, value. 0: one */
+    int slice, slices; /* it is the slice-th of `slices` parts of a tensor (parameters.h); else -1 of 1 */
+    int64_t rows[3];   /* of the matrices of which it consists: queries, keys, values; gate, value. 0: one */
     bool head;       /* distillation head or classifier: lr scaled by optim.head_lr_scale */
     bool may_be_new; /* of a head: random if a checkpoint lacks it */
     bool adapter; /* A or B of an adapter (lora.h): role is its matrix's, of which it changes the rows from */

@@ -62,6 +62,42 @@ void tower_input_gradient(const struct pass *pass, const void *dy, int64_t ldy, 
     if (w->pair_count) lora_input_gradient(t, dy, ldy, w, dx, lddx, t->options.compute, rows);
 }
 
+void tower_partial_gradient(const struct pass *pass, const void *dy, const struct parameter *w, int64_t rows)
+{
+    struct tower *t = pass->tower;
+    int64_t out = w->shape[0], in = w->count / out;
+    t->device->ops->gemm(t->device, &(struct gemm){.m = rows,
+                                                   .n = in,
+                                                   .k = out,
+                                                   .a = dy,
+                                                   .b = tower_matrix(t, w),
+                                                   .c = slice_sums_next(&t->memory->sums),
+                                                   .lda = out,
+                                                   .ldb = in,
+                                                   .ldc = in,
+                                                   .ab_type = t->options.compute,
+                                                   .c_type = DTYPE_F32,
+                                                   .alpha = 1});
+    slice_sums_add(&t->memory->sums, rows * in);
+}
+
+/* y_s = x W_s^T + b_s of all slices: the gradients of W_s and b_s; returns dx = sum_s dy_s W_s, F32. dy: those of
+ * the tower's slices follow each other, `each` bytes apart. The other ranks' part of dx is added while the
+ * weights' gradients are computed. */
+static const float *sliced_linear_backward(const struct pass *pass, const void *dy, size_t each, const void *x,
+                                           const struct parameter *w, const struct parameter *b, int64_t rows)
+{
+    struct tower *t = pass->tower;
+    int own = tower_own_slices(t);
+    for (int i = 0; i < own; i++)
+        tower_partial_gradient(pass, (const char *)dy + (size_t)i * each, own_slice(t, w, i), rows);
+    slice_sums_begin(&t->memory->sums, rows * t->model_shape.width);
+    for (int i = 0; i < own; i++)
+        tower_linear_backward(pass, (const char *)dy + (size_t)i * each, x, own_slice(t, w, i),
+                              own_slice(t, b, i), NULL, rows);
+    return slice_sums_end(&t->memory->sums);
+}
+
 void tower_linear_backward(const struct pass *pass, const void *dy, const void *x, const struct parameter *w,
                            const struct parameter *b, void *dx, int64_t rows)
 {
@@ -143,8 +179,8 @@ static void branch_weight_gradient(const struct pass *pass, const struct branch 
 
 /* y = norm(x) W^T + b: dn = dy W, dx += dnorm(dn), with the gradients of W, the norm, and b if given. n: the
  * norm of the stream as it was stored; its output is recomputed in n->y, which dn then overwrites. then: the
- * branch that dx enters next, or NULL. */
-static void norm_linear_backward(const struct pass *pass, const void *dy, const struct layernorm *n,
+ * branch that dx enters next, or NULL. each: see sliced_linear_backward. */
+static void norm_linear_backward(const struct pass *pass, const void *dy, size_t each, const struct layernorm *n,
                                  const struct parameter *norm_w, const struct parameter *norm_b,
                                  const struct parameter *w, const struct parameter *b,
                                  const struct branch_gradient *then)
@@ -152,7 +188,10 @@ static void norm_linear_backward(const struct pass *pass, const void *dy, const 
     struct tower *t = pass->tower;
     const struct device_ops *ops = t->device->ops;
     ops->layernorm_apply(t->device, n);
-    tower_linear_backward(pass, dy, n->y, w, b, n->y, n->R);
+    if (tower_slices(t) > 1)
+        ops->cast(t->device, sliced_linear_backward(pass, dy, each, n->y, w, b, n->R), DTYPE_F32, n->y, n->type,
+                  n->R * n->D);
+    else tower_linear_backward(pass, dy, n->y, w, b, n->y, n->R);
     ops->layernorm_backward(t->device, &(struct layernorm_gradient){.type = n->type,
                                                                     .x_type = n->hat_type,
                                                                     .dy = n->y,
@@ -171,11 +210,21 @@ static void norm_linear_backward(const struct pass *pass, const void *dy, const 
 }
 
 /* Like norm_linear_backward without the norm: y = x W^T + b on the residual stream, dx += dy W. */
-static void stream_linear_backward(const struct pass *pass, const void *dy, const void *x,
+static void stream_linear_backward(const struct pass *pass, const void *dy, size_t each, const void *x,
                                    const struct parameter *w, const struct parameter *b, int64_t rows)
 {
     struct tower *t = pass->tower;
     int64_t out = w->shape[0], in = w->count / out;
+    if (tower_slices(t) > 1) {
+        t->device->ops->residual_forward(
+            t->device, &(struct residual){.type = DTYPE_F32,
+                                          .x = tower_stream(t),
+                                          .branch = sliced_linear_backward(pass, dy, each, x, w, b, rows),
+                                          .y = tower_stream(t),
+                                          .R = rows,
+                                          .D = in});
+        return;
+    }
     tower_linear_backward(pass, dy, x, w, b, NULL, rows);
     t->device->ops->gemm(t->device, &(struct gemm){.m = rows,
                                                    .n = in,
@@ -305,17 +354,15 @@ static void ffn_backward(const struct pass *pass, int64_t l, int64_t R, const st
     enum dtype e = t->options.compute;
     enum activation ffn = (enum activation)(t->model_shape.ffn - 1);
     struct block_activations *k = &m->kept[l];
-    int64_t F = t->model_shape.hidden;
-    const struct parameter *inner = P(ROLE_FFN_NORM_W), *b = P(ROLE_FC1_B);
+    int64_t F = slice_hidden(t);
+    const struct parameter *inner = P(ROLE_FFN_NORM_W);
     struct branch branch =
         branch_of(t, P(ROLE_FC2_W), P(ROLE_FC2_B), P(ROLE_LS2), tower_drop(t, pass->batch, l, 1));
     /* the gradient of h overwrites h unless a second pass needs h; act uses the storage of its gradient, or,
      * with a norm between, dact that of the norm's output. Tensors kept in 8 bits are decoded into scratch */
     char *in = m->scratch + m->region_at;
-    struct activation_gradient gradient = {
-        e, ffn, .dy = in, .h = k->h, .act = inner ? NULL : in, .sums = b ? b->grad : NULL, .R = R, .F = F};
-    gradient.bias = bias_later(t, b);
-    gradient.dh = tower_saves_h(t) ? (void *)(m->scratch + m->dh_at) : k->h;
+    size_t each = (size_t)(t->options.batch * t->tokens * slice_gated(t)) * dtype_bytes(e);
+    char *dh = tower_saves_h(t) ? m->scratch + m->dh_at : k->h;
     tower_decode(t, &k->h8, R);
     if (tower_post_norm(t))
         branch_post_norm_entry(pass, &branch, k->u2, P(ROLE_NORM2_W), P(ROLE_NORM2_B), k->mean2, k->rstd2, R);
@@ -325,52 +372,66 @@ static void ffn_backward(const struct pass *pass, int64_t l, int64_t R, const st
         struct branch_gradient entry = branch_entry(pass, &branch, R);
         ops->branch_gradient(t->device, &entry);
     }
-    if (inner) {
-        char *act = in + (size_t)(R * F) * dtype_bytes(e);
-        tower_activation(t, l, k->h, act, R);
-        tower_norm(t, act, inner, P(ROLE_FFN_NORM_B), in, k->ffn_mean, k->ffn_rstd, R, F);
-        branch_weight_gradient(pass, &branch, in, R);
-        branch_input_gradient(pass, &branch, in, R);
-        tower_norm_backward(pass, in, act, inner, P(ROLE_FFN_NORM_B), k->ffn_mean, k->ffn_rstd, R, F);
-        ops->activation_backward(t->device, &gradient);
-    } else {
-        branch_input_gradient(pass, &branch, in, R);
-        ops->activation_backward(t->device, &gradient);
-        branch_weight_gradient(pass, &branch, in, R);
+    for (int i = 0; i < tower_own_slices(t); i++) {
+        const struct parameter *b = block_slice(t, l, ROLE_FC1_B, i);
+        struct block_activations of = block_slice_view(t, k, i);
+        struct activation_gradient gradient = {
+            e, ffn, .dy = in, .h = of.h, .act = inner ? NULL : in, .sums = b ? b->grad : NULL, .R = R, .F = F};
+        gradient.bias = bias_later(t, b);
+        gradient.dh = dh + (size_t)i * each;
+        branch.w = block_slice(t, l, ROLE_FC2_W, i);
+        if (inner) {
+            char *act = in + (size_t)(R * F) * dtype_bytes(e);
+            tower_activation(t, l, i, of.h, act, R);
+            tower_norm(t, act, inner, P(ROLE_FFN_NORM_B), in, k->ffn_mean, k->ffn_rstd, R, F);
+            branch_weight_gradient(pass, &branch, in, R);
+            branch_input_gradient(pass, &branch, in, R);
+            tower_norm_backward(pass, in, act, inner, P(ROLE_FFN_NORM_B), k->ffn_mean, k->ffn_rstd, R, F);
+            ops->activation_backward(t->device, &gradient);
+        } else {
+            branch_input_gradient(pass, &branch, in, R);
+            ops->activation_backward(t->device, &gradient);
+            branch_weight_gradient(pass, &branch, in, R);
+        }
     }
     if (tower_post_norm(t)) {
-        stream_linear_backward(pass, gradient.dh, k->x_mid, P(ROLE_FC1_W), NULL, R);
+        stream_linear_backward(pass, dh, each, k->x_mid, P(ROLE_FC1_W), NULL, R);
         return;
     }
     if (tower_sum_norm(t)) {
         void *n = m->scratch + m->t1_at;
         apply_norm(t, k->u1, P(ROLE_NORM1_W), P(ROLE_NORM1_B), n, k->mean1, k->rstd1, R);
-        stream_linear_backward(pass, gradient.dh, n, P(ROLE_FC1_W), NULL, R);
+        stream_linear_backward(pass, dh, each, n, P(ROLE_FC1_W), NULL, R);
         return;
     }
     struct layernorm norm =
         tower_stream_norm(t, P(ROLE_NORM2_W), P(ROLE_NORM2_B), k->x_mid, k->mean2, k->rstd2, R);
-    norm_linear_backward(pass, gradient.dh, &norm, P(ROLE_NORM2_W), P(ROLE_NORM2_B), P(ROLE_FC1_W), NULL,
-                         then);
+    norm_linear_backward(pass, dh, each, &norm, P(ROLE_NORM2_W), P(ROLE_NORM2_B), P(ROLE_FC1_W), NULL, then);
 }
 
-/* Computes dattn from the branch's du. ffn_backward has computed dx and du already, except with a norm after
+/* Computes du of the attention's branch. ffn_backward has computed dx and du already, except with a norm after
  * the branch. */
-static void attention_branch_backward(const struct pass *pass, int64_t l, const struct branch *branch,
-                                      void *dattn, int64_t R)
+static void attention_branch_entry(const struct pass *pass, int64_t l, const struct branch *branch, int64_t R)
 {
     struct tower *t = pass->tower;
     struct block_activations *k = &t->memory->kept[l];
+    if (tower_post_norm(t))
+        branch_post_norm_entry(pass, branch, k->u1, P(ROLE_NORM1_W), P(ROLE_NORM1_B), k->mean1, k->rstd1, R);
+    if (tower_sum_norm(t))
+        branch_sum_norm_entry(pass, branch, k->u1, P(ROLE_NORM1_W), P(ROLE_NORM1_B), k->mean1, k->rstd1, R);
+}
+
+/* Computes dattn of a slice from du. */
+static void attention_branch_backward(const struct pass *pass, int64_t l, const struct branch *branch,
+                                      const struct block_activations *k, void *dattn, int64_t R)
+{
+    struct tower *t = pass->tower;
     const struct parameter *inner = P(ROLE_ATTN_NORM_W);
     const void *a = k->attn;
     if (inner) {
         apply_norm(t, k->attn, inner, P(ROLE_ATTN_NORM_B), dattn, k->attn_mean, k->attn_rstd, R);
         a = dattn;
     }
-    if (tower_post_norm(t))
-        branch_post_norm_entry(pass, branch, k->u1, P(ROLE_NORM1_W), P(ROLE_NORM1_B), k->mean1, k->rstd1, R);
-    if (tower_sum_norm(t))
-        branch_sum_norm_entry(pass, branch, k->u1, P(ROLE_NORM1_W), P(ROLE_NORM1_B), k->mean1, k->rstd1, R);
     branch_weight_gradient(pass, branch, a, R);
     branch_input_gradient(pass, branch, dattn, R);
     if (inner)
@@ -378,23 +439,79 @@ static void attention_branch_backward(const struct pass *pass, int64_t l, const 
                             t->model_shape.width);
 }
 
-/* dqkv: from the gradient after the norms of heads to the one before them. */
-static void head_norms_backward(const struct pass *pass, int64_t l, void *dqkv, int64_t R)
+/* dqkv of a slice: from the gradient after the norms of heads to the one before them. The gradients of their
+ * weights are added to dweight (2, dh). */
+static void head_norms_backward(const struct pass *pass, int64_t l, const struct block_activations *kept,
+                                void *dqkv, float *const dweight[2], int64_t R)
 {
     struct tower *t = pass->tower;
     const struct model_shape *g = &t->model_shape;
     const struct parameter *q = P(ROLE_Q_NORM_W), *k = P(ROLE_K_NORM_W);
     t->device->ops->head_norm_gradient(t->device,
                                        &(struct head_norm_gradient){.type = t->options.compute,
-                                                                    .x = t->memory->kept[l].qkv,
+                                                                    .x = kept->qkv,
                                                                     .dqkv = dqkv,
                                                                     .weight = {f32(q), f32(k)},
-                                                                    .rstd = t->memory->kept[l].head_rstd,
-                                                                    .dweight = {q->grad, k->grad},
+                                                                    .rstd = kept->head_rstd,
+                                                                    .dweight = {dweight[0], dweight[1]},
                                                                     .R = R,
-                                                                    .H = g->heads,
-                                                                    .G = model_shape_kv_heads(g),
+                                                                    .H = g->heads / tower_slices(t),
+                                                                    .G = model_shape_kv_heads(g) /
+                                                                         tower_slices(t),
                                                                     .dh = model_shape_head_dim(g)});
+}
+
+/* Adds the gradients of the norms of heads of all slices, (2, dh) of each at `parts`, to the weights'. */
+static void add_head_norms(const struct pass *pass, int64_t l, const float *parts)
+{
+    struct tower *t = pass->tower;
+    int64_t dh = model_shape_head_dim(&t->model_shape);
+    float *grads[] = {P(ROLE_Q_NORM_W)->grad, P(ROLE_K_NORM_W)->grad};
+    for (int i = 0; i < tower_own_slices(t); i++) {
+        t->device->ops->copy(t->device, slice_sums_next(&t->memory->sums), parts + 2 * i * dh,
+                             (size_t)(2 * dh) * sizeof(float));
+        slice_sums_add(&t->memory->sums, 2 * dh);
+    }
+    slice_sums_begin(&t->memory->sums, 2 * dh);
+    float *sum = slice_sums_end(&t->memory->sums);
+    for (int k = 0; k < 2; k++)
+        t->device->ops->residual_forward(t->device, &(struct residual){.type = DTYPE_F32,
+                                                                       .x = grads[k],
+                                                                       .branch = sum + k * dh,
+                                                                       .y = grads[k],
+                                                                       .R = 1,
+                                                                       .D = dh});
+}
+
+/* Computes dqkv of all slices, and the gradients of the projection and of the norms of heads. */
+static void attention_backward(const struct pass *pass, int64_t l, struct branch *branch, char *region,
+                               char *dqkv, size_t each)
+{
+    struct tower *t = pass->tower;
+    const struct device_ops *ops = t->device->ops;
+    struct block_activations *k = &t->memory->kept[l];
+    const struct batch *in = pass->batch;
+    int64_t R = in->count * t->tokens, dh = model_shape_head_dim(&t->model_shape);
+    bool norms = P(ROLE_Q_NORM_W), sliced = tower_slices(t) > 1;
+    float *parts = (float *)(void *)(t->memory->scratch + t->memory->norms_at);
+    if (norms && sliced) ops->fill(t->device, parts, 0, (size_t)(tower_own_slices(t) * 2 * dh) * sizeof(float));
+    attention_branch_entry(pass, l, branch, R);
+    for (int i = 0; i < tower_own_slices(t); i++) {
+        struct block_activations of = block_slice_view(t, k, i);
+        void *d = dqkv + (size_t)i * each;
+        branch->w = block_slice(t, l, ROLE_PROJ_W, i);
+        struct attention attention = tower_attention(t, in, l, &of);
+        if (t->options.saved == SAVED_8BIT) ops->attention_forward(t->device, &attention);
+        attention_branch_backward(pass, l, branch, &of, region, R);
+        ops->attention_backward(t->device, &(struct attention_gradient){attention, region, d});
+        tower_rotate(t, in, d, true);
+        if (!norms) continue;
+        float *part = parts + 2 * i * dh;
+        float *const dweight[] = {sliced ? part : P(ROLE_Q_NORM_W)->grad,
+                                  sliced ? part + dh : P(ROLE_K_NORM_W)->grad};
+        head_norms_backward(pass, l, &of, d, dweight, R);
+    }
+    if (norms && sliced) add_head_norms(pass, l, parts);
 }
 
 /* Its tensors are still there, unless a second pass, another slot or the head has replaced them. */
@@ -425,13 +542,12 @@ int tower_repeated_logits(const struct tower *t)
 void tower_block_backward(const struct pass *pass, int64_t l)
 {
     struct tower *t = pass->tower;
-    struct device *dev = t->device;
     struct tower_memory *m = t->memory;
     const struct model_shape *g = &t->model_shape;
     enum dtype e = t->options.compute;
     struct block_activations *k = &m->kept[l];
     const struct batch *in = pass->batch;
-    int64_t R = in->count * t->tokens;
+    int64_t R = in->count * t->tokens, most = t->options.batch * t->tokens;
     char *region = m->scratch + m->region_at;
     const struct parameter *qkv_bias = P(ROLE_QKV_B) ? P(ROLE_QKV_B) : P(ROLE_Q_B);
 
@@ -442,20 +558,16 @@ void tower_block_backward(const struct pass *pass, int64_t l)
     struct branch_gradient entry = branch_entry(pass, &branch, R);
     ffn_backward(pass, l, R, &entry);
 
-    void *dattn = region, *dqkv = region + (size_t)(R * model_shape_attn_width(g)) * dtype_bytes(e);
-    struct attention attention = tower_attention(t, in, l, k);
-    if (t->options.saved == SAVED_8BIT) dev->ops->attention_forward(dev, &attention);
-    attention_branch_backward(pass, l, &branch, dattn, R);
-    dev->ops->attention_backward(dev, &(struct attention_gradient){attention, dattn, dqkv});
-    tower_rotate(t, in, dqkv, true);
-    if (P(ROLE_Q_NORM_W)) head_norms_backward(pass, l, dqkv, R);
+    char *dqkv = region + (size_t)(R * slice_attn(t)) * dtype_bytes(e);
+    size_t each = (size_t)(most * slice_qkv(t)) * dtype_bytes(e);
+    attention_backward(pass, l, &branch, region, dqkv, each);
     if (tower_norms_end(t)) {
-        stream_linear_backward(pass, dqkv, m->x[l], P(ROLE_QKV_W), qkv_bias, R);
+        stream_linear_backward(pass, dqkv, each, m->x[l], P(ROLE_QKV_W), qkv_bias, R);
         return;
     }
     struct layernorm norm =
         tower_stream_norm(t, P(ROLE_NORM1_W), P(ROLE_NORM1_B), m->x[l], k->mean1, k->rstd1, R);
-    norm_linear_backward(pass, dqkv, &norm, P(ROLE_NORM1_W), P(ROLE_NORM1_B), P(ROLE_QKV_W), qkv_bias, NULL);
+    norm_linear_backward(pass, dqkv, each, &norm, P(ROLE_NORM1_W), P(ROLE_NORM1_B), P(ROLE_QKV_W), qkv_bias, NULL);
 }
 #undef P
 
@@ -482,8 +594,10 @@ static void issue(struct pass *pass, int32_t flags)
         .count = batch->count,
         .part = pass->from,
         .flags = flags | pass->first | pass->last << 1 | (pass->to == t->lowest) << 2};
-    /* the arguments of a head with a loss change from batch to batch, so it is not recorded */
-    if (t->owns_loss && pass->from == t->group_count - 1) groups_backward(pass);
+    /* the arguments of a head with a loss change from batch to batch, so it is not recorded; nor are the calls
+     * of the ranks that share slices */
+    if ((t->owns_loss && pass->from == t->group_count - 1) || t->memory->sums.ranks.begin)
+        groups_backward(pass);
     else device_issue(t->device, &work, groups_backward, pass);
 }
 

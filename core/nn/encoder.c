@@ -14,7 +14,6 @@ void encoder_embed(struct tower *t, const struct batch *in)
 {
     const struct device_ops *ops = t->device->ops;
     struct tower_memory *m = t->memory;
-    const struct parameter *table = m->roles[ROLE_TOKENS];
     int64_t R = in->count * t->tokens, D = t->model_shape.width;
     ops->token_embed(t->device, &(struct token_embedding){.type = DTYPE_F32,
                                                           .tokens = m->types,
@@ -25,16 +24,13 @@ void encoder_embed(struct tower *t, const struct batch *in)
                                                           .N = t->tokens,
                                                           .D = D,
                                                           .rows = 2});
-    ops->token_embed(t->device, &(struct token_embedding){.type = table->weight_type,
-                                                          .tokens = in->input,
-                                                          .table = table->weight,
-                                                          .positions = m->pos,
-                                                          .begins = in->begins,
-                                                          .y = tower_stream(t),
-                                                          .R = R,
-                                                          .N = t->tokens,
-                                                          .D = D,
-                                                          .rows = t->model_shape.vocabulary});
+    tower_token_embed(t, &(struct token_embedding){.tokens = in->input,
+                                                   .positions = m->pos,
+                                                   .begins = in->begins,
+                                                   .y = tower_stream(t),
+                                                   .R = R,
+                                                   .N = t->tokens,
+                                                   .D = D});
     struct layernorm norm = tower_stream_norm(t, m->roles[ROLE_PRE_W], m->roles[ROLE_PRE_B], m->tokens,
                                               m->pre_mean, m->pre_rstd, R);
     norm.type = DTYPE_F32;

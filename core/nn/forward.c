@@ -94,8 +94,8 @@ void tower_rotate(struct tower *t, const struct batch *in, void *qkv, bool inver
                                                          .table = t->memory->rotation + in->first * dh,
                                                          .B = in->count,
                                                          .N = tower_sample_rows(t, in),
-                                                         .H = g->heads,
-                                                         .G = model_shape_kv_heads(g),
+                                                         .H = g->heads / tower_slices(t),
+                                                         .G = model_shape_kv_heads(g) / tower_slices(t),
                                                          .dh = dh,
                                                          .skip = t->tokens - t->rotated,
                                                          .half = t->family->rope >= ROPE_DINOV3,
@@ -155,12 +155,41 @@ static void branch_linear(struct tower *t, const void *a, const struct parameter
     tower_linear(t, a, w, tower_post_norm(t) ? f32(b) : bias_at_once(t, b), u, t->options.compute, R);
 }
 
-static void *queries(struct tower *t, const struct batch *in, int64_t l)
+/* The same of all slices: u = sum_s a_s W_s^T + b. a: those of the tower follow each other, `each` bytes apart. */
+static void branch_slices(struct tower *t, const void *a, size_t each, const struct parameter *w,
+                          const struct parameter *b, void *u, int64_t R)
+{
+    int64_t D = t->model_shape.width;
+    for (int i = 0; i < tower_own_slices(t); i++) {
+        const struct parameter *slice = own_slice(t, w, i);
+        float *part = slice_sums_next(&t->memory->sums);
+        tower_linear(t, (const char *)a + (size_t)i * each, slice,
+                     slice->slice == 0 ? bias_at_once(t, b) : NULL, part, DTYPE_F32, R);
+        slice_sums_add(&t->memory->sums, R * D);
+    }
+    slice_sums_begin(&t->memory->sums, R * D);
+    t->device->ops->cast(t->device, slice_sums_end(&t->memory->sums), DTYPE_F32, u, t->options.compute, R * D);
+}
+
+struct block_activations block_slice_view(const struct tower *t, const struct block_activations *kept, int i)
+{
+    struct block_activations k = *kept;
+    size_t e = dtype_bytes(t->options.compute);
+    int64_t R = t->options.batch * t->tokens, at = i * R, heads = t->model_shape.heads / tower_slices(t),
+            keys = model_shape_kv_heads(&t->model_shape) / tower_slices(t);
+    k.qkv = (char *)k.qkv + (size_t)(at * slice_qkv(t)) * e;
+    if (k.attn) k.attn = (char *)k.attn + (size_t)(at * slice_attn(t)) * e;
+    if (k.h) k.h = (char *)k.h + (size_t)(at * slice_gated(t)) * e;
+    k.lse += at * heads;
+    if (k.head_rstd) k.head_rstd += at * (heads + keys);
+    return k;
+}
+
+static void *queries(struct tower *t, const struct batch *in, int64_t l, const struct block_activations *k)
 {
     const struct model_shape *g = &t->model_shape;
-    struct block_activations *k = &t->memory->kept[l];
     if (!P(ROLE_Q_NORM_W)) return k->qkv;
-    void *x = tower_new_rows(t, in, k->qkv, model_shape_qkv_width(g)),
+    void *x = tower_new_rows(t, in, k->qkv, slice_qkv(t)),
          *y = tower_block_kept(t, l) ? t->memory->scratch + t->memory->heads_at : x;
     t->device->ops->head_norm(t->device,
                               &(struct head_norm){.type = t->options.compute,
@@ -169,8 +198,8 @@ static void *queries(struct tower *t, const struct batch *in, int64_t l)
                                                   .weight = {f32(P(ROLE_Q_NORM_W)), f32(P(ROLE_K_NORM_W))},
                                                   .rstd = k->head_rstd,
                                                   .R = tower_rows(t, in),
-                                                  .H = g->heads,
-                                                  .G = model_shape_kv_heads(g),
+                                                  .H = g->heads / tower_slices(t),
+                                                  .G = model_shape_kv_heads(g) / tower_slices(t),
                                                   .dh = model_shape_head_dim(g),
                                                   .eps = model_shape_norm_eps(g)});
     tower_rotate(t, in, y, false);
@@ -182,13 +211,13 @@ struct attention tower_attention(struct tower *t, const struct batch *in, int64_
 {
     const struct model_shape *g = &t->model_shape;
     return (struct attention){.type = t->options.compute,
-                              .qkv = queries(t, in, l),
+                              .qkv = queries(t, in, l, k),
                               .out = k->attn,
                               .lse = k->lse,
                               .B = in->count,
                               .N = in->first + tower_sample_rows(t, in),
-                              .H = g->heads,
-                              .G = model_shape_kv_heads(g),
+                              .H = g->heads / tower_slices(t),
+                              .G = model_shape_kv_heads(g) / tower_slices(t),
                               .dh = model_shape_head_dim(g),
                               .floats = tower_post_norm(t),
                               .causal = t->family->kind == MODEL_DECODER,
@@ -211,8 +240,7 @@ static void attention_forward(struct tower *t, const struct batch *in, int64_t l
     enum dtype e = t->options.compute;
     int64_t R = tower_rows(t, in), D = g->width;
     char *t1 = m->scratch + m->t1_at, *region = m->scratch + m->region_at;
-    void *qkv = tower_new_rows(t, in, k->qkv, model_shape_qkv_width(g));
-    const struct parameter *qkv_bias = P(ROLE_QKV_B) ? P(ROLE_QKV_B) : P(ROLE_Q_B);
+    enum role qkv_bias = P(ROLE_QKV_B) ? ROLE_QKV_B : ROLE_Q_B;
     bool post_norm = tower_post_norm(t), sum_norm = tower_sum_norm(t);
     struct layernorm norm1 = tower_stream_norm(t, P(ROLE_NORM1_W), P(ROLE_NORM1_B), m->x[l], k->mean1,
                                                k->rstd1, R),
@@ -225,17 +253,25 @@ static void attention_forward(struct tower *t, const struct batch *in, int64_t l
         second = (struct second_input){.from = {m->stored, .x = m->x[l]}, .z = k->x_mid};
     } else if (again) ops->layernorm_apply(t->device, &norm1);
     else ops->layernorm_forward(t->device, &norm1);
-    tower_linear(t, post_norm || sum_norm ? m->x[l] : t1, P(ROLE_QKV_W), f32(qkv_bias), qkv, e, R);
-    if (!P(ROLE_Q_NORM_W)) tower_rotate(t, in, qkv, false);
-    struct attention attention = tower_attention(t, in, l, k);
-    ops->attention_forward(t->device, &attention);
+    for (int i = 0; i < tower_own_slices(t); i++) {
+        struct block_activations of = block_slice_view(t, k, i);
+        void *qkv = tower_new_rows(t, in, of.qkv, slice_qkv(t));
+        tower_linear(t, post_norm || sum_norm ? m->x[l] : t1, block_slice(t, l, ROLE_QKV_W, i),
+                     f32(block_slice(t, l, qkv_bias, i)), qkv, e, R);
+        if (!P(ROLE_Q_NORM_W)) tower_rotate(t, in, qkv, false);
+        struct attention attention = tower_attention(t, in, l, &of);
+        ops->attention_forward(t->device, &attention);
+    }
     const void *a = tower_new_rows(t, in, k->attn, model_shape_attn_width(g));
     if (P(ROLE_ATTN_NORM_W)) {
         tower_norm(t, a, P(ROLE_ATTN_NORM_W), P(ROLE_ATTN_NORM_B), region, k->attn_mean, k->attn_rstd, R, D);
         a = region;
     }
     void *u = k->u1 ? k->u1 : sum_norm ? region : t1;
-    branch_linear(t, a, P(ROLE_PROJ_W), P(ROLE_PROJ_B), u, R);
+    if (tower_slices(t) > 1)
+        branch_slices(t, a, (size_t)(t->options.batch * t->tokens * slice_attn(t)) * dtype_bytes(e),
+                      P(ROLE_PROJ_W), P(ROLE_PROJ_B), u, R);
+    else branch_linear(t, a, P(ROLE_PROJ_W), P(ROLE_PROJ_B), u, R);
     if (sum_norm) {
         add_branch(t, m->x[l], u, P(ROLE_PROJ_B), R, tower_drop(t, in, l, 0));
         tower_norm(t, u, P(ROLE_NORM1_W), P(ROLE_NORM1_B), t1, k->mean1, k->rstd1, R, D);
@@ -245,16 +281,16 @@ static void attention_forward(struct tower *t, const struct batch *in, int64_t l
     end_branch(t, P(ROLE_PROJ_B), P(ROLE_LS1), R, tower_drop(t, in, l, 0), &second, again);
 }
 
-void tower_activation(struct tower *t, int64_t l, const void *h, void *act, int64_t R)
+void tower_activation(struct tower *t, int64_t l, int i, const void *h, void *act, int64_t R)
 {
     t->device->ops->activation_forward(
         t->device, &(struct activation_value){.type = t->options.compute,
                                               .kind = (enum activation)(t->model_shape.ffn - 1),
                                               .h = h,
-                                              .bias = bias_later(t, P(ROLE_FC1_B)),
+                                              .bias = bias_later(t, block_slice(t, l, ROLE_FC1_B, i)),
                                               .y = act,
                                               .R = R,
-                                              .F = t->model_shape.hidden});
+                                              .F = slice_hidden(t)});
 }
 
 /* x += gamma2 fc2(activation(fc1(norm2(x_mid)))), norm2(x_mid) in t1, an inner norm before fc2. Post-norm: x
@@ -268,15 +304,21 @@ static void ffn_forward(struct tower *t, const struct batch *in, int64_t l, stru
     char *t1 = t->memory->scratch + t->memory->t1_at, *act = t->memory->scratch + t->memory->region_at;
     bool post_norm = tower_post_norm(t), sum_norm = tower_sum_norm(t);
     const void *n = post_norm ? k->x_mid : t1;
-    tower_linear(t, n, P(ROLE_FC1_W), bias_at_once(t, P(ROLE_FC1_B)), k->h, e, R);
-    tower_encode(t, &k->h8, R);
+    size_t each = (size_t)(t->options.batch * t->tokens * slice_hidden(t)) * dtype_bytes(e);
+    for (int i = 0; i < tower_own_slices(t); i++) {
+        struct block_activations of = block_slice_view(t, k, i);
+        tower_linear(t, n, block_slice(t, l, ROLE_FC1_W, i),
+                     bias_at_once(t, block_slice(t, l, ROLE_FC1_B, i)), of.h, e, R);
+        tower_encode(t, &of.h8, R);
+        if (!again || tower_norms_end(t)) tower_activation(t, l, i, of.h, act + (size_t)i * each, R);
+    }
     if (again && !tower_norms_end(t)) return;
-    tower_activation(t, l, k->h, act, R);
     if (P(ROLE_FFN_NORM_W))
         tower_norm(t, act, P(ROLE_FFN_NORM_W), P(ROLE_FFN_NORM_B), act, k->ffn_mean, k->ffn_rstd, R,
                    g->hidden);
-    void *u = k->u2 ? k->u2 : sum_norm ? act + (size_t)(R * g->hidden) * dtype_bytes(e) : t1;
-    branch_linear(t, act, P(ROLE_FC2_W), P(ROLE_FC2_B), u, R);
+    void *u = k->u2 ? k->u2 : sum_norm ? act + (size_t)tower_own_slices(t) * each : t1;
+    if (tower_slices(t) > 1) branch_slices(t, act, each, P(ROLE_FC2_W), P(ROLE_FC2_B), u, R);
+    else branch_linear(t, act, P(ROLE_FC2_W), P(ROLE_FC2_B), u, R);
     if (sum_norm) {
         add_branch(t, n, u, P(ROLE_FC2_B), R, tower_drop(t, in, l, 1));
         if (again) return;
@@ -486,7 +528,7 @@ int tower_forward_bound(struct tower *t, const struct batch *batch, struct error
         f.to = t->needed ? f.from : last;
         if (t->needed && (code = t->needed(t->needed_by, f.from, f.from < last ? f.from + 1 : -1, err)) != 0)
             break;
-        if (batch->rows) forward(&f); /* hardly ever the same again */
+        if (batch->rows || t->memory->sums.ranks.begin) forward(&f); /* hardly ever the same again */
         else
             device_issue(t->device,
                          &(struct device_work){.owner = t,
@@ -503,6 +545,10 @@ void tower_forward_group(struct tower *t, const struct batch *batch, int64_t slo
     struct forward f = {t, batch, group, group};
     assert(tower_owns(t, group));
     tower_select(t, slot);
+    if (t->memory->sums.ranks.begin) {
+        forward(&f);
+        return;
+    }
     device_issue(t->device,
                  &(struct device_work){.owner = t,
                                        .inputs = {batch->input, batch->keep, batch->begins},

@@ -5,23 +5,46 @@
 
 #include <assert.h>
 
+/* The first token of a slice of the table. */
+static int64_t slice_first_token(const struct tower *t, const struct parameter *slice)
+{
+    int64_t V = t->model_shape.vocabulary, slices = slice->slices;
+    return slice->slice < 0 ? 0 : slice->slice * ((V + slices - 1) / slices);
+}
+
+void tower_token_embed(struct tower *t, const struct token_embedding *given)
+{
+    struct token_embedding o = *given;
+    struct slice_sums *sums = &t->memory->sums;
+    bool ranks = sums->ranks.begin;
+    if (ranks) t->device->ops->fill(t->device, o.y = slice_sums_next(sums), 0, (size_t)(o.R * o.D) * sizeof *o.y);
+    for (int i = 0; i < tower_own_slices(t); i++) {
+        const struct parameter *table = own_slice(t, t->memory->roles[ROLE_TOKENS], i);
+        o.type = table->weight_type;
+        o.table = table->weight;
+        o.first = slice_first_token(t, table);
+        o.rows = table->shape[0];
+        t->device->ops->token_embed(t->device, &o);
+    }
+    if (!ranks) return;
+    slice_sums_all(sums); /* one slice has the token, the others leave 0 */
+    slice_sums_begin(sums, o.R * o.D);
+    t->device->ops->copy(t->device, given->y, slice_sums_end(sums), (size_t)(o.R * o.D) * sizeof *o.y);
+}
+
 /* x = table[token] (+ positions[place in the document]) */
 void language_embed(struct tower *t, const struct batch *in)
 {
     const struct model_shape *g = &t->model_shape;
-    const struct parameter *table = t->memory->roles[ROLE_TOKENS];
     const float *positions = f32(t->memory->roles[ROLE_POS]);
-    t->device->ops->token_embed(
-        t->device, &(struct token_embedding){.type = table->weight_type,
-                                             .tokens = in->input,
-                                             .table = table->weight,
-                                             .positions = positions ? positions + in->first * g->width : NULL,
-                                             .begins = in->begins,
-                                             .y = tower_stream(t),
-                                             .R = tower_rows(t, in),
-                                             .N = tower_sample_rows(t, in),
-                                             .D = g->width,
-                                             .rows = g->vocabulary});
+    tower_token_embed(t, &(struct token_embedding){.tokens = in->input,
+                                                   .positions =
+                                                       positions ? positions + in->first * g->width : NULL,
+                                                   .begins = in->begins,
+                                                   .y = tower_stream(t),
+                                                   .R = tower_rows(t, in),
+                                                   .N = tower_sample_rows(t, in),
+                                                   .D = g->width});
 }
 
 /* The table's gradient adds to that of the head if they are one matrix, or to an earlier micro-batch. */
@@ -29,20 +52,25 @@ void language_embed_backward(const struct pass *pass)
 {
     struct tower *t = pass->tower;
     const struct model_shape *g = &t->model_shape;
-    const struct parameter *table = t->memory->roles[ROLE_TOKENS], *positions = t->memory->roles[ROLE_POS];
-    t->device->ops->token_embed_gradient(
-        t->device, &(struct token_embedding_gradient){.type = table->grad_type,
-                                                      .tokens = pass->batch->input,
-                                                      .order = pass->batch->order,
-                                                      .begins = pass->batch->begins,
-                                                      .dx = tower_stream(t),
-                                                      .dtable = table->grad,
-                                                      .dpositions = positions ? positions->grad : NULL,
-                                                      .R = pass->batch->count * t->tokens,
-                                                      .N = t->tokens,
-                                                      .D = g->width,
-                                                      .rows = g->vocabulary,
-                                                      .add = !pass->first || tower_tied(t)});
+    const struct parameter *positions = t->memory->roles[ROLE_POS];
+    for (int i = 0; i < tower_own_slices(t); i++) {
+        const struct parameter *table = own_slice(t, t->memory->roles[ROLE_TOKENS], i);
+        t->device->ops->token_embed_gradient(
+            t->device, &(struct token_embedding_gradient){.type = table->grad_type,
+                                                          .tokens = pass->batch->input,
+                                                          .order = pass->batch->order,
+                                                          .begins = pass->batch->begins,
+                                                          .dx = tower_stream(t),
+                                                          .dtable = table->grad,
+                                                          .dpositions =
+                                                              positions && i == 0 ? positions->grad : NULL,
+                                                          .R = pass->batch->count * t->tokens,
+                                                          .N = t->tokens,
+                                                          .D = g->width,
+                                                          .first = slice_first_token(t, table),
+                                                          .rows = table->shape[0],
+                                                          .add = !pass->first || tower_tied(t)});
+    }
 }
 
 /* The last norm; its output stays for the loss. */
@@ -62,18 +90,38 @@ static const struct parameter *language_matrix(const struct tower *t)
     return t->memory->roles[ROLE_LM_HEAD] ? t->memory->roles[ROLE_LM_HEAD] : t->memory->roles[ROLE_TOKENS];
 }
 
-/* Returns the loss of the normalized rows in memory->pooled, without gradients. */
+/* Sets the matrix and the bias of the head, or of each own slice; with gradients, also these. */
+static void set_heads(struct tower *t, struct lm_loss *loss, bool gradients)
+{
+    const struct parameter *w = language_matrix(t), *bias = t->memory->roles[ROLE_LM_BIAS];
+    struct lm_loss_head *heads = t->memory->heads;
+    assert(tower_own_slices(t) <= MOST_SLICES);
+    for (int i = 0; i < tower_own_slices(t); i++) {
+        const struct parameter *of = own_slice(t, w, i), *b = own_slice(t, bias, i);
+        heads[i] = (struct lm_loss_head){.weights = tower_matrix(t, of),
+                                         .bias = f32(b),
+                                         .dweights = gradients && of->trained ? of->grad : NULL,
+                                         .dbias = gradients && b && b->trained ? b->grad : NULL};
+    }
+    loss->head = heads[0];
+    if (tower_slices(t) == 1) return;
+    assert(w->weight_type == t->options.compute);
+    loss->slices = tower_slices(t);
+    loss->first_slice = t->options.slices_first;
+    loss->own = tower_own_slices(t);
+    loss->heads = heads;
+    loss->sums_of_slices = &t->memory->sums;
+}
+
+/* Returns the loss of the normalized rows in memory->pooled, without its head. */
 static struct lm_loss language_loss(struct tower *t, const struct batch *in)
 {
-    const struct parameter *w = language_matrix(t);
     return (struct lm_loss){.type = t->options.compute,
                             .x = t->memory->pooled,
-                            .weights = tower_matrix(t, w),
                             .labels = in->labels,
                             .weight = in->weight,
                             .smoothing = in->smoothing,
                             .sums = in->sums,
-                            .bias = f32(t->memory->roles[ROLE_LM_BIAS]),
                             .R = in->count * t->out_rows,
                             .D = t->model_shape.width,
                             .V = t->model_shape.vocabulary,
@@ -84,19 +132,18 @@ void tower_evaluate(struct tower *t, const struct batch *in)
 {
     assert(t->owns_loss);
     struct lm_loss loss = language_loss(t, in);
+    set_heads(t, &loss, false);
     lm_loss(t->device, &loss, &t->memory->loss);
 }
 
 void language_loss_backward(const struct pass *pass)
 {
     struct tower *t = pass->tower;
-    const struct parameter *w = language_matrix(t), *bias = t->memory->roles[ROLE_LM_BIAS];
     struct lm_loss loss = language_loss(t, pass->batch);
+    set_heads(t, &loss, true);
     loss.dx = tower_stream(t);
-    loss.dweights = w->trained ? w->grad : NULL;
-    loss.dweights_type = w->grad_type;
+    loss.dweights_type = language_matrix(t)->grad_type;
     loss.add = !pass->first;
-    loss.dbias = bias && bias->trained ? bias->grad : NULL;
     loss.ones = t->memory->ones;
     lm_loss(t->device, &loss, &t->memory->loss);
 }
@@ -130,7 +177,7 @@ void tower_logits(struct tower *t, const int64_t *rows, int64_t count, float *lo
     const struct parameter *w = language_matrix(t);
     int64_t D = t->model_shape.width, V = t->model_shape.vocabulary;
     size_t row = (size_t)D * dtype_bytes(t->options.compute);
-    assert(t->owns_loss);
+    assert(t->owns_loss && tower_slices(t) == 1);
     for (int64_t i = 0; i < count; i++)
         tower_linear(t, (char *)t->memory->pooled + (size_t)rows[i] * row, w,
                      f32(t->memory->roles[ROLE_LM_BIAS]), logits + i * V, DTYPE_F32, 1);

@@ -8,7 +8,8 @@ enum { COLUMNS = 64 }; /* slabs and strides are multiples of it, so that rows of
 static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 static int64_t at_least(int64_t n, int64_t least) { return n < least ? least : n; }
 
-struct lm_loss_layout lm_loss_layout(int64_t R, int64_t V, size_t chunk)
+/* The layout without the state of the rows. */
+static struct lm_loss_layout layout_of(int64_t R, int64_t V, size_t chunk)
 {
     int64_t floats = (int64_t)(chunk / sizeof(float)), stride = round_up(V, COLUMNS), rows = floats / stride;
     struct lm_loss_layout l = {LM_LOSS_WHOLE, R, V, stride, 0};
@@ -22,7 +23,15 @@ struct lm_loss_layout lm_loss_layout(int64_t R, int64_t V, size_t chunk)
         parts /= at_least(floats / R / COLUMNS, 1) * COLUMNS;
         l.columns = l.stride = round_up((V + parts - 1) / parts, COLUMNS);
     }
-    l.bytes = (size_t)(l.rows * l.stride) * sizeof(float) + (size_t)(R * LOGIT_STATE) * sizeof(double);
+    return l;
+}
+
+struct lm_loss_layout lm_loss_layout(int64_t R, int64_t V, size_t chunk, int slices, int own)
+{
+    struct lm_loss_layout l = layout_of(R, (V + slices - 1) / slices, chunk / (size_t)slices);
+    int64_t states = R + (slices > 1 ? slices * l.rows : 0);
+    l.bytes = (size_t)(own * l.rows * l.stride) * sizeof(float) +
+              (size_t)(states * LOGIT_STATE) * sizeof(double);
     return l;
 }
 
@@ -30,8 +39,12 @@ struct lm_loss_layout lm_loss_layout(int64_t R, int64_t V, size_t chunk)
 struct part {
     const struct lm_loss *o;
     struct device *device;
+    struct lm_loss_head head;
+    int64_t first, V; /* its columns in the vocabulary; all of the vocabulary, or of a slice */
     float *logits;
-    double *state; /* of its rows */
+    double *state; /* of its rows: to write, and complete */
+    const double *complete;
+    float *dx; /* (rows, D) */
     int64_t stride, row, rows, column, columns;
 };
 
@@ -49,7 +62,7 @@ static void compute_logits(const struct part *p)
                                                    .k = o->D,
                                                    .transpose_b = true,
                                                    .a = element(o->x, o->type, p->row * o->D),
-                                                   .b = element(o->weights, o->type, p->column * o->D),
+                                                   .b = element(p->head.weights, o->type, p->column * o->D),
                                                    .c = p->logits,
                                                    .lda = o->D,
                                                    .ldb = o->D,
@@ -57,13 +70,13 @@ static void compute_logits(const struct part *p)
                                                    .ab_type = o->type,
                                                    .c_type = DTYPE_F32,
                                                    .alpha = 1,
-                                                   .bias = o->bias ? o->bias + p->column : NULL});
+                                                   .bias = p->head.bias ? p->head.bias + p->column : NULL});
 }
 
 static void add_sums(const struct part *p)
 {
     const struct lm_loss *o = p->o;
-    bool last = p->column + p->columns == o->V;
+    bool last = p->column + p->columns == o->V; /* never of a slice */
     p->device->ops->logit_sums(p->device, &(struct logit_sums){.logits = p->logits,
                                                                .stride = p->stride,
                                                                .labels = o->labels + p->row,
@@ -74,7 +87,8 @@ static void add_sums(const struct part *p)
                                                                .weight = o->weight,
                                                                .R = p->rows,
                                                                .C = p->columns,
-                                                               .first = p->column,
+                                                               .first = p->first + p->column,
+                                                               .begin = p->column == 0,
                                                                .classes = o->V});
 }
 
@@ -88,19 +102,19 @@ static void add_gradients(const struct part *p)
                                                             .logits = p->logits,
                                                             .stride = p->stride,
                                                             .labels = o->labels + p->row,
-                                                            .state = p->state,
+                                                            .state = p->complete,
                                                             .smoothing = o->smoothing,
                                                             .weight = o->weight,
                                                             .R = p->rows,
                                                             .C = p->columns,
-                                                            .first = p->column,
+                                                            .first = p->first + p->column,
                                                             .classes = o->V});
     ops->gemm(p->device, &(struct gemm){.m = p->rows,
                                         .n = D,
                                         .k = p->columns,
                                         .a = p->logits,
-                                        .b = element(o->weights, o->type, p->column * D),
-                                        .c = o->dx + p->row * D,
+                                        .b = element(p->head.weights, o->type, p->column * D),
+                                        .c = p->dx,
                                         .lda = stride,
                                         .ldb = D,
                                         .ldc = D,
@@ -108,14 +122,14 @@ static void add_gradients(const struct part *p)
                                         .c_type = DTYPE_F32,
                                         .alpha = 1,
                                         .beta = p->column > 0 ? 1 : 0});
-    if (o->dbias) /* column sums: dlogits^T 1 */
+    if (p->head.dbias) /* column sums: dlogits^T 1 */
         ops->gemm(p->device, &(struct gemm){.m = p->columns,
                                             .n = 1,
                                             .k = p->rows,
                                             .transpose_a = true,
                                             .a = p->logits,
                                             .b = o->ones,
-                                            .c = o->dbias + p->column,
+                                            .c = p->head.dbias + p->column,
                                             .lda = stride,
                                             .ldb = 1,
                                             .ldc = 1,
@@ -123,14 +137,14 @@ static void add_gradients(const struct part *p)
                                             .c_type = DTYPE_F32,
                                             .alpha = 1,
                                             .beta = 1});
-    if (!o->dweights) return;
+    if (!p->head.dweights) return;
     ops->gemm(p->device, &(struct gemm){.m = p->columns,
                                         .n = D,
                                         .k = p->rows,
                                         .transpose_a = true,
                                         .a = p->logits,
                                         .b = element(o->x, o->type, p->row * D),
-                                        .c = (char *)o->dweights +
+                                        .c = (char *)p->head.dweights +
                                              (size_t)(p->column * D) * dtype_bytes(o->dweights_type),
                                         .lda = stride,
                                         .ldb = D,
@@ -141,25 +155,106 @@ static void add_gradients(const struct part *p)
                                         .beta = o->add || p->row > 0 ? 1 : 0});
 }
 
+/* The first column of a part; then the next one. */
+static void first_columns(struct part *p, const struct lm_loss_layout *l)
+{
+    p->column = 0;
+    p->columns = p->V < l->columns ? p->V : l->columns;
+}
+static void next_columns(struct part *p)
+{
+    p->column += p->columns;
+    if (p->columns > p->V - p->column) p->columns = p->V - p->column;
+}
+
+/* Computes the state of a part's rows from all of its columns. */
+static void sum_columns(struct part *p, const struct lm_loss_layout *l)
+{
+    for (first_columns(p, l); p->column < p->V; next_columns(p)) {
+        compute_logits(p);
+        add_sums(p);
+    }
+}
+
+/* Computes the gradients; the logits are still there, or are computed again. */
+static void gradients_of_columns(struct part *p, const struct lm_loss_layout *l)
+{
+    for (first_columns(p, l); p->column < p->V; next_columns(p)) {
+        if (l->form == LM_LOSS_SLABS) compute_logits(p);
+        add_gradients(p);
+    }
+}
+
+/* The part of the i-th own slice, of these rows. */
+static struct part part_of_slice(const struct part *rows, int i)
+{
+    const struct lm_loss *o = rows->o;
+    struct part p = *rows;
+    int64_t each = (o->V + o->slices - 1) / o->slices;
+    p.head = o->heads[i];
+    p.first = (o->first_slice + i) * each;
+    p.V = o->V - p.first < each ? o->V - p.first : each;
+    p.logits = rows->logits + i * (rows->stride * rows->rows);
+    return p;
+}
+
+/* One part of the rows, of all slices: each one's state, then that of whole rows, then the gradients, with dx as
+ * the sum over slices. states: of the slices, (slices, rows). */
+static void loss_of_slices(const struct part *rows, double *states, const struct lm_loss_layout *l)
+{
+    const struct lm_loss *o = rows->o;
+    int64_t each = rows->rows * LOGIT_STATE, count = rows->rows * o->D;
+    for (int i = 0; i < o->own; i++) {
+        struct part p = part_of_slice(rows, i);
+        p.state = states + (o->first_slice + i) * each;
+        sum_columns(&p, l);
+    }
+    slice_gather(o->sums_of_slices, states, (size_t)(o->own * each) * sizeof *states);
+    rows->device->ops->logit_merge(rows->device, &(struct logit_merge){.states = states,
+                                                                       .labels = o->labels + rows->row,
+                                                                       .state = rows->state,
+                                                                       .loss = o->sums,
+                                                                       .correct = o->sums + 1,
+                                                                       .smoothing = o->smoothing,
+                                                                       .weight = o->weight,
+                                                                       .R = rows->rows,
+                                                                       .S = o->slices,
+                                                                       .classes = o->V});
+    for (int i = 0; i < o->own && o->dx; i++) {
+        struct part p = part_of_slice(rows, i);
+        p.dx = slice_sums_next(o->sums_of_slices);
+        gradients_of_columns(&p, l);
+        slice_sums_add(o->sums_of_slices, count);
+    }
+    if (!o->dx) return;
+    slice_sums_begin(o->sums_of_slices, count);
+    rows->device->ops->copy(rows->device, rows->dx, slice_sums_end(o->sums_of_slices),
+                            (size_t)count * sizeof(float));
+}
+
 void lm_loss(struct device *device, const struct lm_loss *o, const struct lm_loss_layout *layout)
 {
-    size_t logits = (size_t)(layout->rows * layout->stride) * sizeof(float);
+    bool sliced = o->slices > 1;
+    int64_t own = sliced ? o->own : 1;
+    size_t logits = (size_t)(own * layout->rows * layout->stride) * sizeof(float);
     double *state = (double *)(void *)((char *)o->scratch + logits);
-    bool slabs = layout->form == LM_LOSS_SLABS;
     for (int64_t row = 0; row < o->R; row += layout->rows) {
         struct part p = {o,
                          device,
+                         .head = o->head,
+                         .V = o->V,
                          .logits = o->scratch,
                          .state = state + row * LOGIT_STATE,
+                         .dx = o->dx ? o->dx + row * o->D : NULL,
                          .stride = layout->stride,
                          .row = row};
         p.rows = o->R - row < layout->rows ? o->R - row : layout->rows;
-        for (int sweep = 0; sweep < (slabs && o->dx ? 2 : 1); sweep++)
-            for (p.column = 0; p.column < o->V; p.column += layout->columns) {
-                p.columns = o->V - p.column < layout->columns ? o->V - p.column : layout->columns;
-                compute_logits(&p);
-                if (sweep == 0) add_sums(&p);
-                if (o->dx && (sweep == 1 || !slabs)) add_gradients(&p);
-            }
+        p.complete = p.state;
+        if (sliced) {
+            loss_of_slices(&p, state + o->R * LOGIT_STATE, layout);
+            continue;
+        }
+        sum_columns(&p, layout);
+        if (o->dx) gradients_of_columns(&p, layout);
     }
 }

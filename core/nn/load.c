@@ -16,12 +16,15 @@ static int out_of_host_memory(int64_t count, struct error *err)
                      (long long)count);
 }
 
+/* Values of the largest tensor, and after them of its largest slice. */
 static float *staging(const struct tower *t, int64_t *largest)
 {
     *largest = 1;
-    for (int i = 0; i < t->parameter_count; i++)
-        if (t->parameters[i].count > *largest) *largest = t->parameters[i].count;
-    return malloc((size_t)*largest * sizeof(float));
+    for (int i = 0; i < t->parameter_count; i++) {
+        struct parameter whole = parameter_whole(&t->model_shape, &t->parameters[i]);
+        if (whole.count > *largest) *largest = whole.count;
+    }
+    return malloc((size_t)(tower_slices(t) > 1 ? 2 * *largest : *largest) * sizeof(float));
 }
 
 static uint16_t bf16_nearest(float x)
@@ -48,11 +51,25 @@ static int store_values(struct tower *t, int index, const float *values, paramet
                         void *context, struct error *err)
 {
     struct parameter *p = &t->parameters[index];
-    bool here = tower_owns(t, p->group) && (!t->options.weight_buffers || p->resident);
+    bool here = tower_owns_parameter(t, p) && (!t->options.weight_buffers || p->resident);
     if (p->master) t->device->upload(t->device, p->master, values, (size_t)p->count * sizeof(float));
     if (here && p->weight_type == DTYPE_BF16) upload_halves(t, p, values);
     else if (here) t->device->upload(t->device, p->weight, values, (size_t)p->count * sizeof(float));
     return loaded ? loaded(context, index, values, err) : 0;
+}
+
+/* Stores a tensor's values, or those of each of its slices, from the index-th parameter on. values: of staging. */
+static int store_whole(struct tower *t, int index, float *values, int64_t largest, parameter_values loaded,
+                       void *context, struct error *err)
+{
+    const struct parameter *p = &t->parameters[index];
+    int code = 0;
+    if (p->slice < 0) return store_values(t, index, values, loaded, context, err);
+    for (int s = 0; s < p->slices && !code; s++) {
+        parameter_cut(&t->model_shape, p + s, values, values + largest);
+        code = store_values(t, index + s, values + largest, loaded, context, err);
+    }
+    return code;
 }
 
 /* Reads one of several equal parts of a tensor's rows. */
@@ -160,19 +177,23 @@ int tower_load(struct tower *t, const struct weights *w, parameter_values loaded
     /* Check all shapes first, so that a failure loads nothing. */
     struct key_map key_map;
     int code = fit_family(&key_map, &t->model_shape, w, err);
-    if (!code) code = fit_shapes(&key_map, t->model_shape.ffn, t->parameters, t->parameter_count, w, err);
+    struct parameter *tensors = xcalloc((size_t)t->parameter_count, sizeof *tensors);
+    for (int i = 0; i < t->parameter_count; i++)
+        tensors[i] = parameter_whole(&t->model_shape, &t->parameters[i]);
+    if (!code) code = fit_shapes(&key_map, t->model_shape.ffn, tensors, t->parameter_count, w, err);
+    free(tensors);
     if (!code) code = check_head(t, &key_map, w, err);
     if (code) return code;
     int64_t largest;
     float *values = staging(t, &largest);
     if (!values) return out_of_host_memory(largest, err);
     for (int i = 0; i < t->parameter_count && !code; i++) {
-        struct parameter *p = &t->parameters[i];
-        if (p->adapter) continue;
-        struct values_place place = fit_place(&key_map, t->model_shape.ffn, p, w);
+        if (t->parameters[i].adapter || t->parameters[i].slice > 0) continue;
+        struct parameter p = parameter_whole(&t->model_shape, &t->parameters[i]);
+        struct values_place place = fit_place(&key_map, t->model_shape.ffn, p.head ? &t->parameters[i] : &p, w);
         if (fit_absent(&place)) continue; /* an absent mask_token, or a fresh head */
-        code = read_values(p, &place, w, values, err);
-        if (!code) code = store_values(t, i, values, loaded, context, err);
+        code = read_values(&p, &place, w, values, err);
+        if (!code) code = store_whole(t, i, values, largest, loaded, context, err);
     }
     free(values);
     return code;
@@ -305,11 +326,12 @@ int tower_init_random(struct tower *t, uint64_t seed, bool head_only, parameter_
     float *values = staging(t, &largest);
     if (!values) return out_of_host_memory(largest, err);
     float branch = 0.02f / (float)sqrt(2.0 * (double)t->model_shape.depth);
-    int code = 0, adapters = 0; /* so far: without them, other values are the same */
+    int code = 0, others = 0; /* adapters and further slices so far: without them, values are the same */
     for (int i = 0; i < t->parameter_count && !code; i++) {
-        struct parameter *p = &t->parameters[i];
-        uint64_t tensor = (uint64_t)(p->adapter ? ADAPTERS + i : i - adapters);
-        adapters += p->adapter;
+        struct parameter whole = parameter_whole(&t->model_shape, &t->parameters[i]), *p = &whole;
+        uint64_t tensor = (uint64_t)(p->adapter ? ADAPTERS + i : i - others);
+        others += p->adapter || t->parameters[i].slice > 0;
+        if (t->parameters[i].slice > 0) continue;
         if (head_only && !p->may_be_new && !p->adapter) continue;
         bool zero = p->initial == INITIAL_ZERO, one = p->initial == INITIAL_ONE;
         float scale = p->initial == INITIAL_BRANCH    ? branch
@@ -319,7 +341,7 @@ int tower_init_random(struct tower *t, uint64_t seed, bool head_only, parameter_
 #pragma omp parallel for schedule(static)
         for (int64_t k = 0; k < p->count; k++)
             values[k] = zero ? 0 : one ? 1 : scale * draw(seed, tensor, (uint64_t)k);
-        code = store_values(t, i, values, loaded, context, err);
+        code = store_whole(t, i, values, largest, loaded, context, err);
     }
     free(values);
     return code;

@@ -19,6 +19,7 @@
 #define MEOPT_NN_H
 
 #include "core/model/lora.h"
+#include "core/nn/slices.h"
 
 enum recompute { RECOMPUTE_NONE, RECOMPUTE_BLOCK };
 /* MINIMAL: every tensor that is not cheap to recompute. 8BIT: the same, but the feed-forward's pre-activation
@@ -57,6 +58,8 @@ struct tower_options {
     /* Above 1: the tower is that stage of a pipeline, and has weights, gradients and activations of its own
      * groups only (stage_of_group). It runs group by group, and needs what slots need. */
     int stages, stage;
+    /* With model_shape.slices: the tower has slices_own of them, a power of 2, from slices_first on; 0: all */
+    int slices_first, slices_own;
     bool patch_tokens; /* out also holds the patch tokens (loss tokens cls+patch) */
     bool head_loaded;  /* tower_load refuses a file without the head or classifier (EXIT_USAGE) */
     int64_t target;    /* T of a linear distillation head, 0: none. model_shape.classes replaces it */
@@ -136,6 +139,13 @@ struct weight_span tower_group_weights(const struct tower *tower, int group);
  * last group share. */
 enum { WEIGHT_BUFFERS = 3 };
 int tower_weight_buffer(const struct tower *tower, int group);
+
+/* Whether this tower has the values of a parameter: its group's stage, and of a slice its rank. */
+bool tower_owns_parameter(const struct tower *tower, const struct parameter *p);
+/* With slices_own: the ranks that have the others. */
+void tower_bind_ranks(struct tower *tower, const struct slice_ranks *ranks);
+/* After a pass: returns the error of these ranks, whose sums were not computed since. */
+int tower_failed(const struct tower *tower, struct error *err);
 
 /* With weight_buffers: sets the function that loads weights, called before each group of a pass. */
 void tower_bind_weights(struct tower *tower, group_needed needed, void *context);

@@ -21,6 +21,17 @@ static int64_t stored_count(const struct parameter *p)
     return p->role == ROLE_Q_B ? 3 * p->count : p->role == ROLE_V_B ? 0 : p->count;
 }
 
+/* Whether p is whole, or one of this tower's slices. */
+static bool own_part(const struct tower *t, const struct parameter *p)
+{
+    int at = p->slice - t->options.slices_first;
+    return p->slice < 0 || (at >= 0 && at < tower_own_slices(t));
+}
+bool tower_owns_parameter(const struct tower *t, const struct parameter *p)
+{
+    return tower_owns(t, p->group) && own_part(t, p);
+}
+
 /* Lays out weights of a group from *at: F32 vectors first, then the matrices, like the gradients. If groups
  * share buffers, there are two kinds: those that use the buffers, and those that stay in memory. Returns the
  * bytes of the group, by which *at advances unless it is another stage's. */
@@ -32,7 +43,7 @@ static size_t lay_weights(struct tower *t, int group, bool staying, size_t *at, 
     for (int matrices = 0; matrices < 2; matrices++) {
         for (int i = 0; i < t->parameter_count; i++) {
             struct parameter *p = &t->parameters[i];
-            if (p->group != group || p->matrix != (matrices == 1)) continue;
+            if (p->group != group || p->matrix != (matrices == 1) || !own_part(t, p)) continue;
             if (t->options.weight_buffers && p->resident != staying) continue;
             p->weight_type = p->matrix ? t->options.weight_type : DTYPE_F32;
             size_t here = tower_place(&end, (size_t)stored_count(p) * dtype_bytes(p->weight_type));
@@ -131,7 +142,7 @@ static void lay_group(struct tower *t, int group, size_t begin)
     for (int matrices = 0; matrices < 2; matrices++) {
         for (int i = 0; i < t->parameter_count; i++) {
             struct parameter *p = &t->parameters[i];
-            if (p->group != group || p->matrix != (matrices == 1) || !p->trained) continue;
+            if (p->group != group || p->matrix != (matrices == 1) || !p->trained || !own_part(t, p)) continue;
             p->grad_type = p->matrix ? t->options.grad_type : DTYPE_F32;
             size_t here = tower_place(&at, (size_t)stored_count(p) * dtype_bytes(p->grad_type));
             p->grad_at =
@@ -327,6 +338,7 @@ int tower_create(struct tower **tower, struct device *device, const struct model
                                 : options->stage >= 0 && options->stage < options->stages &&
                                       options->stages <= model_shape->depth + 1);
     assert(options->gradient_buffers >= 0 && options->gradient_buffers <= 2);
+    assert(model_shape->slices <= 1 || (!options->lora.rank && options->saved == SAVED_MINIMAL));
     assert(options->frozen >= 0 && options->frozen <= model_shape->depth + 1);
     assert(options->weight_buffers >= 0 && options->weight_buffers <= 2 &&
            !(options->weight_buffers && options->master));
@@ -365,7 +377,7 @@ int tower_create(struct tower **tower, struct device *device, const struct model
     m->blocks = xcalloc((size_t)model_shape->depth, sizeof *m->blocks);
     for (int i = 0; i < t->parameter_count; i++) {
         struct parameter *p = &t->parameters[i];
-        if (p->adapter) continue;
+        if (p->adapter || p->slice > 0) continue;
         if (p->group > 0 && p->group <= model_shape->depth) m->blocks[p->group - 1][p->role] = p;
         else m->roles[p->role] = p;
     }
@@ -380,7 +392,11 @@ int tower_create(struct tower **tower, struct device *device, const struct model
     }
     if (t->owns_loss)
         m->loss = lm_loss_layout(options->batch * t->out_rows, model_shape->vocabulary,
-                                 options->loss_chunk ? options->loss_chunk : LM_LOSS_CHUNK);
+                                 options->loss_chunk ? options->loss_chunk : LM_LOSS_CHUNK, tower_slices(t),
+                                 tower_own_slices(t));
+    m->sums = (struct slice_sums){
+        .device = device, .own = tower_own_slices(t), .each = options->batch * t->tokens * model_shape->width,
+        .width = model_shape->width};
     activations_lay_scratch(t);
     if (t->resized && tower_has_ends(t)) upload_resize(t);
     if (model_shape_rotates(model_shape)) upload_rotation(t);
@@ -411,6 +427,15 @@ void tower_close(struct tower *t)
     free(m);
     free(t->parameters);
     free(t);
+}
+
+void tower_bind_ranks(struct tower *t, const struct slice_ranks *ranks) { t->memory->sums.ranks = *ranks; }
+
+int tower_failed(const struct tower *t, struct error *err)
+{
+    const struct error *failed = &t->memory->sums.failed;
+    if (failed->code && err) *err = *failed;
+    return failed->code;
 }
 
 void tower_bind_weights(struct tower *t, group_needed needed, void *context)

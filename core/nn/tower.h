@@ -5,6 +5,7 @@
 
 #include "core/nn/nn.h"
 #include "core/model/family.h"
+#include "core/model/parameters.h"
 #include "core/nn/lm_loss.h"
 #include "kernels/codes8.h"
 
@@ -100,6 +101,9 @@ struct tower_memory {
     size_t lora_at;                                        /* t (R, rank) */
     struct lm_loss_layout loss;                            /* of a language model, at region_at */
     size_t frozen_at;                                      /* a block that keeps nothing */
+    size_t sums_at, norms_at; /* with slices: buffers of `sums`; gradients of the norms of heads, of each slice */
+    struct slice_sums sums;                                /* with slices */
+    struct lm_loss_head heads[MOST_SLICES];                /* of the loss that is computed */
 };
 
 /* The block keeps activations for backward. */
@@ -134,6 +138,50 @@ static inline struct parameter *block_role(const struct tower *tower, int64_t bl
 {
     return tower->memory->blocks[block][role];
 }
+
+/* Slices (core/model/parameters.h): of a model, of this tower, and its first one. Without slices there is one, of
+ * which each parameter is the whole. */
+static inline int tower_slices(const struct tower *t)
+{
+    return t->model_shape.slices > 1 ? t->model_shape.slices : 1;
+}
+static inline int tower_own_slices(const struct tower *t)
+{
+    return t->options.slices_own ? t->options.slices_own : tower_slices(t);
+}
+/* The i-th slice of this tower. */
+static inline const struct parameter *own_slice(const struct tower *t, const struct parameter *p, int i)
+{
+    return p && p->slices > 1 ? p + t->options.slices_first + i : p;
+}
+/* A block's parameter; of a sliced one the i-th slice of this tower. */
+static inline const struct parameter *block_slice(const struct tower *t, int64_t block, enum role role, int i)
+{
+    return own_slice(t, block_role(t, block, role), i);
+}
+/* Part of `size`, a size of the model's that is divided by slices, that this tower has. */
+static inline int64_t tower_share(const struct tower *t, int64_t size)
+{
+    return size / tower_slices(t) * tower_own_slices(t);
+}
+/* Widths of one slice. */
+static inline int64_t slice_attn(const struct tower *t)
+{
+    return model_shape_attn_width(&t->model_shape) / tower_slices(t);
+}
+static inline int64_t slice_qkv(const struct tower *t)
+{
+    return model_shape_qkv_width(&t->model_shape) / tower_slices(t);
+}
+static inline int64_t slice_hidden(const struct tower *t) { return t->model_shape.hidden / tower_slices(t); }
+/* Values before the activation of one slice. */
+static inline int64_t slice_gated(const struct tower *t)
+{
+    return slice_hidden(t) * (t->model_shape.ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1);
+}
+/* The tensors of the i-th slice. */
+struct block_activations block_slice_view(const struct tower *tower, const struct block_activations *kept,
+                                          int i);
 
 static inline const float *f32(const struct parameter *p) { return p ? p->weight : NULL; }
 
@@ -205,7 +253,9 @@ static inline size_t tower_head_moments(const struct tower *t)
 {
     const struct model_shape *g = &t->model_shape;
     if (!(model_shape_parts(g) & PART_QK_NORM)) return 0;
-    return (size_t)(t->options.batch * t->tokens * (g->heads + model_shape_kv_heads(g))) * sizeof(float);
+    int64_t heads = g->heads + model_shape_kv_heads(g);
+    int slices = g->slices > 1 ? g->slices : 1, own = t->options.slices_own ? t->options.slices_own : slices;
+    return (size_t)(t->options.batch * t->tokens * heads / slices * own) * sizeof(float);
 }
 
 /* Quantization groups of (R, D) in 8 bits. */
@@ -241,6 +291,9 @@ size_t encoder_scratch(const struct tower *tower);
 void tower_block(struct tower *tower, const struct batch *batch, int64_t block);
 void tower_block_backward(const struct pass *pass, int64_t block);
 
+/* The token_embed of a model's table: y = the rows of the tokens, of all slices. type, table, first and rows are
+ * not read. */
+void tower_token_embed(struct tower *tower, const struct token_embedding *o);
 void language_embed(struct tower *tower, const struct batch *batch);
 void language_head(struct tower *tower, const struct batch *batch);
 void language_head_backward(const struct pass *pass);
@@ -258,8 +311,8 @@ static inline void *tower_new_rows(const struct tower *t, const struct batch *in
  * which it computes in scratch. */
 struct attention tower_attention(struct tower *tower, const struct batch *batch, int64_t block,
                                  const struct block_activations *kept);
-/* act (R, F) = the activation of h of that block. */
-void tower_activation(struct tower *tower, int64_t block, const void *h, void *act, int64_t R);
+/* act (R, F) = the activation of h of the i-th slice of that block. */
+void tower_activation(struct tower *tower, int64_t block, int i, const void *h, void *act, int64_t R);
 /* Decodes the tensors that are kept in 8 bits into scratch; no effect on other tensors. */
 void tower_decode(struct tower *tower, const struct coded *kept, int64_t R);
 
@@ -348,6 +401,8 @@ void tower_linear_apart(struct tower *tower, const void *x, int64_t ldx, const s
 /* The same for dense rows */
 void tower_linear(struct tower *tower, const void *x, const struct parameter *w, const float *bias, void *y,
                   enum dtype y_type, int64_t rows);
+/* dx_rk = sum_j dy_rj W_jk of a slice: its part of the sum over slices, in F32 */
+void tower_partial_gradient(const struct pass *pass, const void *dy, const struct parameter *w, int64_t rows);
 /* y_rj = sum_k x_rk W_jk, so dW_jk = sum_r dy_rj x_rk: dW (out, in) = dy^T x, dy (rows, out), x (rows, in).
  * Later micro-batches add to it. */
 void tower_weight_gradient(const struct pass *pass, const void *dy, int64_t ldy, const void *x, int64_t ldx,

@@ -29,7 +29,7 @@ static void explain_weights(const struct tower *t, tower_tensor report, void *co
         const struct parameter *p = &t->parameters[i];
         size_t count = (size_t)p->count;
         char name[112];
-        if (!tower_owns(t, p->group)) continue;
+        if (!tower_owns_parameter(t, p)) continue;
         report(context, t->options.weights_class, p->name, count * dtype_bytes(p->weight_type));
         snprintf(name, sizeof name, _("fp32 master of %s"), p->name);
         if (p->master) report(context, t->options.weights_class, name, count * sizeof(float));
@@ -49,7 +49,7 @@ static void explain_gradients(const struct tower *t, tower_tensor report, void *
     for (int i = 0; i < t->parameter_count; i++) {
         const struct parameter *p = &t->parameters[i];
         bool tied = m->tied_gradients && p->group == 0;
-        if (!p->trained || !tower_owns(t, p->group)) continue;
+        if (!p->trained || !tower_owns_parameter(t, p)) continue;
         if (shown >= 0 && p->group != shown && !tied) continue;
         for (int64_t k = 0; k < (tied ? o->slots : buffers); k++)
             report(context, MEMORY_GRADIENTS, p->name, (size_t)p->count * dtype_bytes(p->grad_type));
@@ -61,8 +61,8 @@ static void explain_block(const struct tower *t, int64_t block, tower_tensor rep
     const struct model_shape *g = &t->model_shape;
     const struct tower_options *o = &t->options;
     size_t R = (size_t)(o->batch * t->tokens), D = (size_t)g->width, e = dtype_bytes(o->compute),
-           G = (size_t)g->hidden * (g->ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1),
-           A = (size_t)model_shape_attn_width(g), Q = (size_t)model_shape_qkv_width(g);
+           own = (size_t)tower_own_slices(t), G = own * (size_t)slice_gated(t), A = own * (size_t)slice_attn(t),
+           Q = own * (size_t)slice_qkv(t);
     int parts = model_shape_parts(g);
     size_t norms = (parts & PART_ATTN_NORM ? 1 : 0) + (parts & PART_FFN_NORM ? 1 : 0);
     bool coded = o->saved == SAVED_8BIT;
@@ -74,7 +74,7 @@ static void explain_block(const struct tower *t, int64_t block, tower_tensor rep
                 {"attention", coded ? 0 : R * A * e},
                 {N_("feed-forward before its activation"),
                  coded ? R * G + tower_groups(R, G) * (sizeof(uint32_t) + sizeof(uint16_t)) : R * G * e},
-                {N_("attention sums"), (size_t)(o->batch * g->heads * t->tokens) * sizeof(float)},
+                {N_("attention sums"), (size_t)(o->batch * tower_share(t, g->heads) * t->tokens) * sizeof(float)},
                 {N_("means of inner norms"), 2 * norms * R * sizeof(float)},
                 {N_("norms of heads"), tower_head_moments(t)},
                 {N_("branches before their norms"), tower_norms_end(t) ? 2 * R * D * e : 0}};

@@ -144,6 +144,10 @@ static struct work of_token_embed_gradient(const struct token_embedding_gradient
     return moved(4 * area(o->R, o->D) + table);
 }
 static struct work of_logit_sums(const struct logit_sums *o) { return moved(4 * area(o->R, o->C)); }
+static struct work of_logit_merge(const struct logit_merge *o)
+{
+    return moved(area(o->R, o->S + 1) * LOGIT_STATE * sizeof(double));
+}
 static struct work of_logit_gradient(const struct logit_gradient *o)
 {
     return moved(area(o->R, o->C) * (4 + size(o->type)));

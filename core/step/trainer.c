@@ -3,6 +3,7 @@
 #include "core/base/memory.h"
 #include "core/base/log.h"
 #include "core/experiment/adapters.h"
+#include "core/model/parameters.h"
 #include "core/experiment/experiment.h"
 #include "core/step/knn.h"
 #include "core/experiment/preprocess.h"
@@ -144,13 +145,14 @@ static int create_teacher(struct trainer *t, const struct weights *weights, stru
                              options.weight_buffers ? weight_stream_write : NULL, t->teacher_stream, err);
 }
 
-/* Lists the parameters of checkpoints: with adapters these alone. */
+/* Lists the parameters of checkpoints: with adapters these alone, and of slices the first, for all of them. */
 static void list_saved(struct trainer *t)
 {
     const struct tower *s = t->student;
     t->saved = xcalloc((size_t)s->parameter_count, sizeof *t->saved);
     for (int i = 0; i < s->parameter_count; i++)
-        if (!tower_has_adapters(s) || s->parameters[i].trained) t->saved[t->saved_count++] = i;
+        if (s->parameters[i].slice <= 0 && (!tower_has_adapters(s) || s->parameters[i].trained))
+            t->saved[t->saved_count++] = i;
 }
 
 static int load_adapters(struct trainer *t, struct error *err)
@@ -436,6 +438,8 @@ static int create(struct trainer **trainer, struct config *config, struct device
     if (!code && !evaluates)
         code = experiment_check_ranks(config, &t->teacher_shape, &t->student_shape, t->ranks.size, err);
     if (code) goto fail;
+    if (!evaluates) t->student_shape.slices = (int)config->model_s.slices;
+    if ((code = parameters_check_slices(&t->student_shape, t->student_shape.slices, err)) != 0) goto fail;
     t->release = !evaluates && config->optim.gradients == OPTIM_GRADIENTS_RELEASE;
     if ((code = pipeline_open(t, err)) != 0) goto fail;
     plan_step(t);

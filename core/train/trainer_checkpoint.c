@@ -5,6 +5,7 @@
 #include "core/run/checkpoint.h"
 #include "core/experiment/adapters.h"
 #include "core/model/metadata.h"
+#include "core/model/parameters.h"
 #include "core/step/partition.h"
 #include "core/step/step.h"
 
@@ -129,24 +130,58 @@ struct saving {
     const struct trainer *trainer;
     const char *directory;
     int64_t step;
-    float *staging;
+    float *staging, *slice;
     int64_t capacity; /* of staging, a multiple of 64 */
     int staged;       /* the parameter in `staging`; -1: none */
     int64_t first;    /* its first value there */
     bool agreed;      /* the error is that of all ranks */
 };
 
-/* Returns the values that are exported at a time: of sharded weights a whole parameter, else an eighth of the
- * largest, for each export may read all of it from a card or a file. */
+/* Returns the tensor that the index-th of the saved parameters is in files. */
+static struct parameter saved_tensor(const struct trainer *t, int64_t index)
+{
+    return parameter_whole(&t->student_shape, &t->student->parameters[t->saved[index]]);
+}
+
+/* Returns the values that are exported at a time: of sharded or sliced weights a whole tensor, else an eighth of
+ * the largest, for each export may read all of it from a card or a file. */
 static int64_t staged_values(const struct trainer *t)
 {
     enum { EIGHTH = 8, LEAST = 4 << 20 };
     int64_t largest = 1;
-    for (int i = 0; i < t->saved_count; i++)
-        if (t->student->parameters[t->saved[i]].count > largest)
-            largest = t->student->parameters[t->saved[i]].count;
+    for (int i = 0; i < t->saved_count; i++) {
+        int64_t count = saved_tensor(t, i).count;
+        if (count > largest) largest = count;
+    }
     int64_t part = largest / EIGHTH > LEAST ? largest / EIGHTH : LEAST;
-    return ((dp_sharded(t) || part > largest ? largest : part) + 63) / 64 * 64;
+    bool whole = dp_sharded(t) || t->student_shape.slices > 1;
+    return ((whole || part > largest ? largest : part) + 63) / 64 * 64;
+}
+
+/* Returns the bytes of staging, and with slices of a slice after it. */
+static size_t staging_bytes(const struct trainer *t)
+{
+    int64_t values = staged_values(t);
+    return (size_t)(t->student_shape.slices > 1 ? 2 * values : values) * sizeof(float);
+}
+
+/* Exports all slices of a tensor, the first of which is `parameter`, and puts them together. */
+static int stage_slices(struct saving *s, int parameter, struct error *err)
+{
+    const struct trainer *t = s->trainer;
+    const struct parameter *p = &t->student->parameters[parameter];
+    int code = 0;
+    for (int i = 0; i < p->slices && !code; i++) {
+        code = send_command(t, ASK_TENSOR, parameter + i, err);
+        if (code) return code;
+        code = trainer_export(t, parameter + i, s->slice, err);
+        s->agreed = code && dp_sharded(t);
+        if (!code) parameter_merge(&t->student_shape, p + i, s->slice, s->staging);
+    }
+    if (code) return code;
+    s->staged = parameter;
+    s->first = 0;
+    return 0;
 }
 
 /* Exports the values from `first` on that fit into staging. */
@@ -155,6 +190,7 @@ static int stage(struct saving *s, int parameter, int64_t first, struct error *e
     const struct trainer *t = s->trainer;
     int64_t left = t->student->parameters[parameter].count - first;
     s->staged = -1;
+    if (t->student->parameters[parameter].slices > 1) return stage_slices(s, parameter, err);
     int code = send_command(t, ASK_TENSOR, parameter, err);
     if (!code)
         code = dp_sharded(t) ? trainer_export(t, parameter, s->staging, err)
@@ -210,10 +246,10 @@ static struct weights_row *rows_of(const struct trainer *t)
     const struct tower *tower = t->student;
     struct weights_row *rows = xcalloc((size_t)t->saved_count, sizeof *rows);
     for (int i = 0; i < t->saved_count; i++) {
-        const struct parameter *p = &tower->parameters[t->saved[i]];
+        struct parameter p = saved_tensor(t, i);
         rows[i] = (struct weights_row){
-            .name = xasprintf("%s%s", key_prefix(tower, p), p->name), .dtype = DTYPE_F32, .ndim = p->ndim};
-        for (int d = 0; d < p->ndim; d++) rows[i].shape[d] = p->shape[d];
+            .name = xasprintf("%s%s", key_prefix(tower, &p), p.name), .dtype = DTYPE_F32, .ndim = p.ndim};
+        for (int d = 0; d < p.ndim; d++) rows[i].shape[d] = p.shape[d];
     }
     return rows;
 }
@@ -305,8 +341,9 @@ int trainer_save(const struct trainer *t, const char *directory, int64_t step, i
     int code = 0;
     saving.capacity = staged_values(t);
     if (t->ranks.rank == 0 || dp_sharded(t)) {
-        saving.staging = malloc((size_t)saving.capacity * sizeof *saving.staging);
-        if (!saving.staging)
+        saving.staging = malloc(staging_bytes(t));
+        if (saving.staging) saving.slice = saving.staging + saving.capacity;
+        else
             code = error_set(&own, EXIT_HOST_MEMORY, NULL,
                              "out of memory for a staging buffer of %lld values", (long long)saving.capacity);
     }
@@ -326,7 +363,7 @@ size_t trainer_save_bytes(const struct trainer *t)
         FILES = 16 << 20, /* file buffers, manifest, growth of the heap */
         SCALES = 16       /* those of an offloaded state are held, a smaller part of its record */
     };
-    size_t staging = (size_t)staged_values(t) * sizeof(float), record = 0;
+    size_t staging = staging_bytes(t), record = 0;
     for (int i = 0; i < t->tensors.count; i++) {
         size_t bytes = meopt_state_bytes(t->opt, (size_t)i);
         if (bytes > record) record = bytes;
@@ -357,14 +394,29 @@ void save_release(struct save_reservation *r)
 static int load_tensor(void *context, int64_t index, const float *values, struct error *err)
 {
     struct trainer *t = context;
-    return trainer_import(t, t->saved[index], values, err);
+    int parameter = t->saved[index], code = 0;
+    const struct parameter *p = &t->student->parameters[parameter];
+    if (p->slices == 1) return trainer_import(t, parameter, values, err);
+    float *slice = malloc((size_t)p->count * sizeof *slice); /* the first one is the largest */
+    if (!slice) return no_memory(err);
+    for (int i = 0; i < p->slices && !code; i++) {
+        parameter_cut(&t->student_shape, p + i, values, slice);
+        code = trainer_import(t, parameter + i, slice, err);
+    }
+    free(slice);
+    return code;
 }
 
 /* Selects this rank's part of a parameter. */
 static void select_part(void *context, int64_t index, int64_t *first, int64_t *count)
 {
     const struct trainer *t = context;
-    dp_part(t, t->saved[index], first, count);
+    if (t->student->parameters[t->saved[index]].slices == 1) {
+        dp_part(t, t->saved[index], first, count);
+        return;
+    }
+    *first = 0;
+    *count = saved_tensor(t, index).count;
 }
 
 /* State of a load. parts: number of ranks that wrote the checkpoint, `stages` in each replica; cut: their

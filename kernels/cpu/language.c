@@ -195,11 +195,11 @@ static void sum_row(const struct logit_sums *o, int64_t row)
     state[LOGIT_TOTAL] = total;
 }
 
-static double row_loss(const struct logit_sums *o, const double *state)
+static double row_loss(const double *state, float smoothing, float weight, int64_t classes)
 {
-    double lse = state[LOGIT_TOP] + log(state[LOGIT_SUM]), smooth = (double)o->smoothing;
-    double even = smooth > 0 ? lse - state[LOGIT_TOTAL] / (double)o->classes : 0;
-    return (double)o->weight * ((1 - smooth) * (lse - state[LOGIT_TARGET]) + smooth * even);
+    double lse = state[LOGIT_TOP] + log(state[LOGIT_SUM]), smooth = (double)smoothing;
+    double even = smooth > 0 ? lse - state[LOGIT_TOTAL] / (double)classes : 0;
+    return (double)weight * ((1 - smooth) * (lse - state[LOGIT_TARGET]) + smooth * even);
 }
 
 void NAME(logit_sums)(const struct logit_sums *o, void *scratch)
@@ -210,17 +210,52 @@ void NAME(logit_sums)(const struct logit_sums *o, void *scratch)
         double *state = o->state + row * LOGIT_STATE;
         losses[row] = correct[row] = 0;
         if (o->labels[row] < 0) continue;
-        if (o->first == 0) {
+        if (o->begin) {
             memset(state, 0, LOGIT_STATE * sizeof *state);
             state[LOGIT_TOP] = -INFINITY;
             state[LOGIT_TARGET] = NAN;
         }
         sum_row(o, row);
         if (!o->loss) continue;
-        losses[row] = row_loss(o, state);
+        losses[row] = row_loss(state, o->smoothing, o->weight, o->classes);
         correct[row] = state[LOGIT_BEST] == (double)o->labels[row];
     }
     for (int64_t row = 0; row < (o->loss ? o->R : 0); row++) {
+        *o->loss += losses[row];
+        *o->correct += correct[row];
+    }
+}
+
+void NAME(logit_merge)(const struct logit_merge *o, void *scratch)
+{
+    double *losses = scratch, *correct = losses + o->R;
+    int64_t each = (o->classes + o->S - 1) / o->S;
+    PARALLEL_FOR for (int64_t row = 0; row < o->R; row++)
+    {
+        double *state = o->state + row * LOGIT_STATE;
+        int64_t label = o->labels[row];
+        losses[row] = correct[row] = 0;
+        if (label < 0) continue;
+        memset(state, 0, LOGIT_STATE * sizeof *state);
+        state[LOGIT_TOP] = -INFINITY;
+        state[LOGIT_TARGET] = NAN;
+        for (int64_t s = 0; s < o->S; s++) {
+            const double *part = o->states + (s * o->R + row) * LOGIT_STATE;
+            if (part[LOGIT_TOP] > state[LOGIT_TOP]) {
+                state[LOGIT_TOP] = part[LOGIT_TOP];
+                state[LOGIT_BEST] = part[LOGIT_BEST];
+            }
+            if (label / each == s) state[LOGIT_TARGET] = part[LOGIT_TARGET];
+            state[LOGIT_TOTAL] += part[LOGIT_TOTAL];
+        }
+        for (int64_t s = 0; s < o->S; s++) {
+            const double *part = o->states + (s * o->R + row) * LOGIT_STATE;
+            state[LOGIT_SUM] += part[LOGIT_SUM] * exp(part[LOGIT_TOP] - state[LOGIT_TOP]);
+        }
+        losses[row] = row_loss(state, o->smoothing, o->weight, o->classes);
+        correct[row] = state[LOGIT_BEST] == (double)label;
+    }
+    for (int64_t row = 0; row < o->R; row++) {
         *o->loss += losses[row];
         *o->correct += correct[row];
     }

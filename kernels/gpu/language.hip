@@ -134,7 +134,7 @@ enum { TOP, SUM, TARGET, TOTAL, BEST, STATE };
 /* One block per row: updates its state; values (2, R): its loss, and 1 if its label has the largest logit.
  * Sums in two floats; double once per row, in one thread. */
 KERNEL(logit_sums, const float *logits, int64_t stride, const int32_t *labels, double *states, double *values,
-       float smoothing, float weight, int64_t R, int64_t C, int64_t first, int64_t classes)
+       float smoothing, float weight, int64_t R, int64_t C, int64_t first, int64_t classes, int begin)
 {
     SHARED two_floats partial[MOST_WAVES];
     SHARED float largest[MOST_WAVES];
@@ -147,7 +147,7 @@ KERNEL(logit_sums, const float *logits, int64_t stride, const int32_t *labels, d
         if (THREAD == 0) values[row] = values[R + row] = 0;
         return;
     }
-    float top = -INFINITY, before = first ? (float)state[TOP] : -INFINITY;
+    float top = -INFINITY, before = begin ? -INFINITY : (float)state[TOP];
     int best = (int)C;
     for (int64_t j = THREAD; j < C; j += THREADS)
         if (z[j] > top) {
@@ -163,8 +163,8 @@ KERNEL(logit_sums, const float *logits, int64_t stride, const int32_t *labels, d
     }
     double sum = block_total(powers, partial), total = block_total(all, partial);
     if (THREAD) return;
-    double target = first ? state[TARGET] : (double)NAN, most = first ? state[BEST] : 0;
-    if (first) {
+    double target = begin ? (double)NAN : state[TARGET], most = begin ? 0 : state[BEST];
+    if (!begin) {
         sum += state[SUM] * exp((double)before - (double)top);
         total += state[TOTAL];
     }
@@ -179,6 +179,43 @@ KERNEL(logit_sums, const float *logits, int64_t stride, const int32_t *labels, d
     values[row] = (double)weight * ((1 - smooth) * (lse - target) +
                                     (smooth > 0 ? smooth * (lse - total / (double)classes) : 0));
     values[R + row] = most == (double)label;
+}
+
+/* One thread per row */
+KERNEL(logit_merge, const double *states, const int32_t *labels, double *merged, double *values,
+       float smoothing, float weight, int64_t R, int64_t S, int64_t classes)
+{
+    int64_t each = (classes + S - 1) / S;
+    FOR_EACH(row, R)
+    {
+        int64_t label = labels[row];
+        double *state = merged + row * STATE, smooth = smoothing;
+        double top = -INFINITY, sum = 0, target = (double)NAN, total = 0, best = 0;
+        values[row] = values[R + row] = 0;
+        if (label < 0) continue;
+        for (int64_t s = 0; s < S; s++) {
+            const double *part = states + (s * R + row) * STATE;
+            if (part[TOP] > top) {
+                top = part[TOP];
+                best = part[BEST];
+            }
+            if (label / each == s) target = part[TARGET];
+            total += part[TOTAL];
+        }
+        for (int64_t s = 0; s < S; s++) {
+            const double *part = states + (s * R + row) * STATE;
+            sum += part[SUM] * exp(part[TOP] - top);
+        }
+        double lse = top + log(sum);
+        state[TOP] = top;
+        state[SUM] = sum;
+        state[TARGET] = target;
+        state[TOTAL] = total;
+        state[BEST] = best;
+        values[row] = (double)weight * ((1 - smooth) * (lse - target) +
+                                        (smooth > 0 ? smooth * (lse - total / (double)classes) : 0));
+        values[R + row] = best == (double)label;
+    }
 }
 
 /* One block per row. Values of T are stored in place of the floats: those of a round after all of its floats

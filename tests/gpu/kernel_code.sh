@@ -13,7 +13,7 @@ MEOPT_SOURCE=${MEOPT_SOURCE:-$(cd "$(dirname "$0")/../.." && pwd)}
 # double by contract (kernels/operations.h), those of the optimizer have the CPU's bits.
 doubles='^(add_values|add_squares|sum_squares_(f32|bf16)|distill_rows)$ loops
 ^optim_(step_(f32|bf16|8bit|4bit|any)|squares|total|trust|factor_(rows|columns|means))$ loops
-^(logit_sums|logit_gradient_(f32|bf16)|cross_entropy_rows|optim_clip|optim_normalize_(f32|bf16))$ once'
+^(logit_sums|logit_merge|logit_gradient_(f32|bf16)|cross_entropy_rows|optim_clip|optim_normalize_(f32|bf16))$ once'
 # PATTERN SM GFX BLACKWELL: instructions per element. For Blackwell (sm_100, sm_120) compilers of CUDA 12.9 and 13.0 take more registers, and unroll more.
 elements='^cast_(f32_f32|bf16_f32)$ 4 6 13
 ^cast_(f32|bf16)_bf16$ 10 11 10

@@ -215,6 +215,9 @@ static double error_of(const double *got, const double *want, int64_t n)
     return sqrt(squares) / norm(want, n, 1);
 }
 
+/* Slices of the vocabulary in run; their chunk is that many times as large. */
+static int slices = 1;
+
 /* Returns the loss. dw_error: NULL, or where to write the error of dW. */
 static double run(struct problem *p, size_t chunk, enum lm_loss_form form, bool add, bool values_only,
                   double *dw_error)
@@ -222,9 +225,11 @@ static double run(struct problem *p, size_t chunk, enum lm_loss_form form, bool 
     struct device *device;
     struct error err;
     assert_int_equal(device_open(&device, spec(), 0, &err), 0);
-    struct lm_loss_layout layout = lm_loss_layout(p->R, p->V, chunk);
+    chunk *= (size_t)slices;
+    struct lm_loss_layout layout = lm_loss_layout(p->R, p->V, chunk, slices, slices);
+    int64_t states = slices > 1 ? slices + 1 : 1, each = (p->V + slices - 1) / slices;
     assert_int_equal(layout.form, form);
-    assert_true(layout.bytes <= chunk + (size_t)p->R * LOGIT_STATE * sizeof(double));
+    assert_true(layout.bytes <= chunk + (size_t)(p->R * states * LOGIT_STATE) * sizeof(double));
     double zero[2] = {0, 0};
     struct lm_loss o = {.type = p->type,
                         .weight = 0.01f,
@@ -235,7 +240,7 @@ static double run(struct problem *p, size_t chunk, enum lm_loss_form form, bool 
                         .D = p->D,
                         .V = p->V};
     o.x = to_device(device, p->type, p->x, p->R * p->D);
-    o.weights = to_device(device, p->type, p->w, p->V * p->D);
+    o.head.weights = to_device(device, p->type, p->w, p->V * p->D);
     void *dx = to_device(device, DTYPE_F32, NULL, p->R * p->D),
          *dw = to_device(device, p->type, NULL, p->V * p->D);
     int32_t *labels = device_alloc(device, MEMORY_DATA, (size_t)p->R * sizeof *labels, "labels", &err);
@@ -243,7 +248,22 @@ static double run(struct problem *p, size_t chunk, enum lm_loss_form form, bool 
     o.labels = labels;
     o.sums = to_device(device, DTYPE_F64, zero, 2);
     o.scratch = device_alloc(device, MEMORY_WORKSPACE, layout.bytes, "logits", &err);
-    if (!values_only) o.dx = dx, o.dweights = dw;
+    if (!values_only) o.dx = dx, o.head.dweights = dw;
+    struct lm_loss_head heads[8];
+    struct slice_sums sums_of_slices = {
+        .device = device, .own = slices, .each = p->R * p->D, .width = p->D};
+    sums_of_slices.buffers = to_device(device, DTYPE_F32, NULL, slice_buffers(slices) * p->R * p->D);
+    for (int i = 0; i < slices; i++) {
+        size_t at = (size_t)(i * each * p->D) * dtype_bytes(p->type);
+        heads[i] = o.head;
+        heads[i].weights = (const char *)o.head.weights + at;
+        if (!values_only) heads[i].dweights = (char *)dw + at;
+    }
+    if (slices > 1) {
+        o.slices = o.own = slices;
+        o.heads = heads;
+        o.sums_of_slices = &sums_of_slices;
+    }
     lm_loss(device, &o, &layout);
     assert_int_equal(device_check(device, &err), 0);
     double *sums = from_device(device, DTYPE_F64, o.sums, 2),
@@ -253,7 +273,7 @@ static double run(struct problem *p, size_t chunk, enum lm_loss_form form, bool 
     assert_true(sums[1] == p->sums[1]);
     double unit = p->type == DTYPE_F32 ? u32 : u16;
     if (!values_only)
-        check("dx", got_dx, p->dx, p->dx_slack, p->R * p->D, u32, layout.columns < p->V ? 64 : 1, 0);
+        check("dx", got_dx, p->dx, p->dx_slack, p->R * p->D, u32, layout.columns < each ? 64 : slices, 0);
     if (!values_only)
         check("dW", got_dw, p->dw, p->dw_slack, p->V * p->D, unit, (p->R + layout.rows - 1) / layout.rows,
               add ? 0.5 : 0);
@@ -270,7 +290,8 @@ static double run(struct problem *p, size_t chunk, enum lm_loss_form form, bool 
 /* The logits of all forms are the same, in fp32 to the bit: their losses differ by the order of sums. */
 static void all_forms(struct problem *p)
 {
-    size_t row = (size_t)(p->V + 63) / 64 * 64 * sizeof(float), rows = (size_t)p->R;
+    int64_t each = (p->V + slices - 1) / slices;
+    size_t row = (size_t)(each + 63) / 64 * 64 * sizeof(float), rows = (size_t)p->R;
     const size_t chunks[] = {rows * row, (rows + 2) / 3 * row, rows * 64 * 2 * sizeof(float)};
     double whole = 0;
     for (int form = LM_LOSS_WHOLE; form <= LM_LOSS_SLABS; form++)
@@ -295,6 +316,16 @@ static void on_each(int64_t D, int64_t V, double smoothing, bool outliers)
     isas_restore();
 }
 static void forms_equal_float64(void **state) { on_each(67, 2011, 0, false); }
+static void slices_equal_float64(void **state)
+{
+    for (slices = 2; slices <= 4; slices *= 2)
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            struct problem p =
+                problem_of(bf16 ? DTYPE_BF16 : DTYPE_F32, 20, 17, 4203, slices == 4 ? 0.1 : 0, bf16);
+            all_forms(&p);
+        }
+    slices = 1;
+}
 static void outliers_and_smoothing(void **state) { on_each(64, 1999, 0.1, true); }
 
 /* dW in bf16 is rounded once per part of rows: the error is below twice that of one rounding. */
@@ -321,14 +352,14 @@ static void a_row_that_is_not_finite_shows(void **state)
         struct error err;
         assert_int_equal(device_open(&device, spec(), 0, &err), 0);
         enum { R = 3, D = 5, V = 70 };
-        struct lm_loss_layout layout = lm_loss_layout(R, V, i / 2 ? R * 64 * sizeof(float) : 1 << 20);
+        struct lm_loss_layout layout = lm_loss_layout(R, V, i / 2 ? R * 64 * sizeof(float) : 1 << 20, 1, 1);
         double values[V * D] = {0.25, -0.5, 0.125}, x[R * D] = {1, 2, 3}, zero[2] = {0};
         x[7] = (double)bad[i % 2];
         int32_t host[R] = {0, 1, 2}, *labels = device_alloc(device, MEMORY_DATA, sizeof host, "labels", &err);
         device->upload(device, labels, host, sizeof host);
         struct lm_loss o = {.type = DTYPE_F32, .labels = labels, .weight = 1, .R = R, .D = D, .V = V};
         o.x = to_device(device, DTYPE_F32, x, R * D);
-        o.weights = to_device(device, DTYPE_F32, values, V * D);
+        o.head.weights = to_device(device, DTYPE_F32, values, V * D);
         o.sums = to_device(device, DTYPE_F64, zero, 2);
         o.scratch = device_alloc(device, MEMORY_WORKSPACE, layout.bytes, "logits", &err);
         lm_loss(device, &o, &layout);
@@ -351,7 +382,7 @@ static void layouts_keep_within_the_chunk(void **state)
         {8192, 151936, LM_LOSS_CHUNK, LM_LOSS_SLABS}, {8, 256, LM_LOSS_CHUNK, LM_LOSS_WHOLE},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        struct lm_loss_layout l = lm_loss_layout(rows[i].R, rows[i].V, rows[i].chunk);
+        struct lm_loss_layout l = lm_loss_layout(rows[i].R, rows[i].V, rows[i].chunk, 1, 1);
         assert_int_equal(l.form, rows[i].form);
         assert_true((size_t)(l.rows * l.stride) * sizeof(float) <= rows[i].chunk);
         assert_true(l.columns <= l.stride && l.rows <= rows[i].R);
@@ -363,7 +394,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layouts_keep_within_the_chunk),  cmocka_unit_test(forms_equal_float64),
         cmocka_unit_test(outliers_and_smoothing),         cmocka_unit_test(roundings_of_parts_are_bounded),
-        cmocka_unit_test(a_row_that_is_not_finite_shows),
+        cmocka_unit_test(a_row_that_is_not_finite_shows), cmocka_unit_test(slices_equal_float64),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests_name("lm_loss", tests, NULL, NULL);

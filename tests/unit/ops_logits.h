@@ -164,6 +164,7 @@ static void logit_sums_call(struct trial *T)
                                                         .R = R,
                                                         .C = last ? C - first : step,
                                                         .first = first,
+                                                        .begin = first == 0,
                                                         .classes = C});
     }
 }
@@ -181,27 +182,70 @@ static void logit_state(const double *z, int64_t C, int64_t label, double *state
 }
 /* Error of the sum of exponentials: see cross_entropy_reference; and that of adding floats of a piece. */
 static double logit_lost(int64_t C) { return (4 + log((double)C)) * u32 + loss(512); }
-static void logit_sums_reference(struct trial *T)
+/* The state is operand `at`, then loss and correct labels. */
+static void whole_rows_reference(struct trial *T, int at)
 {
     SIZES(R, C, percent, bits);
     double smooth = (double)((float)percent / 100);
+    (void)bits;
     for (int64_t r = 0; r < R; r++) {
         const double *z = X(0) + r * (C + LOGIT_GAP);
-        double *state = W(2) + r * LOGIT_STATE, *off = S(2) + r * LOGIT_STATE, sizes = 0;
+        double *state = W(at) + r * LOGIT_STATE, *off = S(at) + r * LOGIT_STATE, sizes = 0;
         if (X(1)[r] < 0) continue;
         logit_state(z, C, (int64_t)X(1)[r], state);
         for (int64_t j = 0; j < C; j++) sizes += fabs(z[j]);
         off[LOGIT_SUM] = logit_lost(C) * state[LOGIT_SUM];
         off[LOGIT_TOTAL] = loss(512) * sizes;
         double lse = state[LOGIT_TOP] + log(state[LOGIT_SUM]);
-        W(3)
+        W(at + 1)
         [0] += 0.75 *
                ((1 - smooth) * (lse - state[LOGIT_TARGET]) + smooth * (lse - state[LOGIT_TOTAL] / (double)C));
-        S(3)
+        S(at + 1)
         [0] += logit_lost(C) + smooth * loss(512) * sizes / (double)C + 1e-12 * (1 + fabs(state[LOGIT_TOP]));
-        W(4)[0] += state[LOGIT_BEST] == X(1)[r];
+        W(at + 2)[0] += state[LOGIT_BEST] == X(1)[r];
     }
 }
+static void logit_sums_reference(struct trial *T) { whole_rows_reference(T, 2); }
+
+/* logit_merge: R, C, smoothing in percent, slices; 0 logits, 1 labels, 2 states of slices, 3 state, 4 loss,
+ * 5 correct */
+static void logit_merge_setup(struct trial *T)
+{
+    SIZES(R, C, percent, slices);
+    logits_add(T, IN, R, C, slices & 1 ? 8 : 16);
+    for (int64_t i = 0; i < R * (C + LOGIT_GAP); i++) X(0)[i] = (double)(float)X(0)[i];
+    labels_add(T, R, C);
+    operand_add(T, IN, DTYPE_F64, slices * R * LOGIT_STATE, 1);
+    operand_add(T, ADD, DTYPE_F64, R * LOGIT_STATE, 1);
+    for (int i = 0; i < 2; i++) operand_add(T, ADD, DTYPE_F64, 1, 1);
+    (void)percent;
+    int64_t each = (C + slices - 1) / slices;
+    for (int64_t s = 0; s < slices; s++)
+        for (int64_t r = 0; r < R; r++) {
+            const double *z = X(0) + r * (C + LOGIT_GAP) + s * each;
+            int64_t count = C - s * each < each ? C - s * each : each, label = (int64_t)X(1)[r] - s * each;
+            double *state = X(2) + (s * R + r) * LOGIT_STATE;
+            logit_state(z, count, label >= 0 && label < count ? label : 0, state);
+            state[LOGIT_BEST] += (double)(s * each);
+            if (label < 0 || label >= count) state[LOGIT_TARGET] = NAN;
+        }
+}
+static void logit_merge_call(struct trial *T)
+{
+    SIZES(R, C, percent, slices);
+    OPS->logit_merge(T->device, &(struct logit_merge){.states = P(2),
+                                                      .labels = P(1),
+                                                      .state = P(3),
+                                                      .loss = P(4),
+                                                      .correct = P(5),
+                                                      .smoothing = (float)percent / 100,
+                                                      .weight = 0.75f,
+                                                      .R = R,
+                                                      .S = slices,
+                                                      .classes = C});
+}
+
+static void logit_merge_reference(struct trial *T) { whole_rows_reference(T, 3); }
 
 /* logit_gradient: R, C, smoothing in percent, bits (8 outliers, 32 a part in the middle); 0 logits, 1 labels,
  * 2 state, 3 the logits once more, and their gradient in place */
@@ -299,6 +343,12 @@ static const struct operation logits_operations[] = {
       {3, 50257, 0, 1},
       {2, 50257, 10, 3}},
      {128, 50257, 0, 1},
+     NULL},
+    {OP(logit_merge),
+     NULL,
+     {-1},
+     {{1, 1, 0, 1}, {7, 10, 0, 2}, {13, 10, 10, 4}, {9, 1003, 0, 7}, {9, 1003, 10, 8}, {2, 50257, 10, 4}},
+     {128, 50257, 0, 4},
      NULL},
     {OP(logit_gradient),
      NULL,
