@@ -355,8 +355,9 @@ struct logit_sums {
     float smoothing, weight;
     int64_t R, C, first, classes;
 };
-/* The state of whole rows, and their loss as logit_sums adds it, from the states of S slices of the vocabulary:
- * each of ceil(classes / S) columns, the last one of the rest. Sums are in the order of the slices. */
+/* The state of whole rows, and their loss as logit_sums adds it, from the states of S slices of the
+ * vocabulary: each of ceil(classes / S) columns, the last one of the rest. Sums are in the order of the
+ * slices. */
 struct logit_merge {
     const double *states;  /* (S, R, LOGIT_STATE) */
     const int32_t *labels; /* (R) */

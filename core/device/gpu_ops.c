@@ -436,9 +436,10 @@ static void gpu_logit_merge(struct device *dev, const struct logit_merge *given)
 {
     struct logit_merge o = *given;
     double *values = gpu_reserve(dev, (size_t)o.R * 2 * sizeof *values), *sums[] = {o.loss, o.correct};
+    int64_t each = (o.classes + o.S - 1) / o.S;
     if (!values || o.R <= 0) return;
     gpu_launch(dev, "logit_merge", gpu_blocks(dev, o.R), 1,
-               ARGUMENTS(&o.states, &o.labels, &o.state, &values, &o.smoothing, &o.weight, &o.R, &o.S,
+               ARGUMENTS(&o.states, &o.labels, &o.state, &values, &o.smoothing, &o.weight, &o.R, &o.S, &each,
                          &o.classes));
     for (int i = 0; i < 2; i++) {
         double *of = values + i * o.R;

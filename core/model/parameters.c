@@ -279,14 +279,14 @@ int parameters_check_slices(const struct model_shape *g, int slices, struct erro
         return error_set(err, EXIT_CONFIG, hint, "model.slices is %d, and the vocabulary has %lld tokens",
                          slices, (long long)g->vocabulary);
     if (g->norms == POST_NORM)
-        return error_set(err, EXIT_CONFIG, hint, "model.slices is %d, and norms end the branches of the model",
-                         slices);
+        return error_set(err, EXIT_CONFIG, hint,
+                         "model.slices is %d, and norms end the branches of the model", slices);
     for (int i = parameters_list(g, 0, &list); i-- > 0 && !code;)
         for (size_t k = 0; k < sizeof undivided / sizeof *undivided; k++)
             if (list[i].role == (int)undivided[k])
-                code = error_set(err, EXIT_CONFIG, hint,
-                                 "model.slices is %d, and models with %s are not divided", slices,
-                                 list[i].name);
+                code =
+                    error_set(err, EXIT_CONFIG, hint,
+                              "model.slices is %d, and models with %s are not divided", slices, list[i].name);
     free(list);
     return code;
 }

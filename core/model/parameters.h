@@ -10,9 +10,9 @@ int parameters_list(const struct model_shape *model_shape, int64_t target, struc
 int role_part(enum role role);                               /* PART_... that the role belongs to, 0: none */
 int role_ndim(const struct family_row *row, enum role role); /* dimensions of its tensor after leading 1s */
 
-/* Slices (model_s.slices). With model_shape.slices S > 1 some tensors are S parameters each, which follow each
- * other in the list; the s-th is called name#s. A slice has 1 / S of the heads, of the hidden units, or of the
- * vocabulary, the last one of these maybe less:
+/* Slices (model_s.slices). With model_shape.slices S > 1 some tensors are S parameters each, which follow
+ * each other in the list; the s-th is called name#s. A slice has 1 / S of the heads, of the hidden units, or
+ * of the vocabulary, the last one of these maybe less:
  *
  *   queries, keys, values; first feed-forward matrix; token table and head    rows, with their biases
  *   projection of attention; second feed-forward matrix                       columns

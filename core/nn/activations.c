@@ -64,7 +64,8 @@ static void lay_block(const struct tower *t, struct block_activations *k, char *
     int64_t own = tower_own_slices(t);
     size_t R = (size_t)(t->options.batch * t->tokens), D = (size_t)g->width,
            e = dtype_bytes(t->options.compute);
-    size_t G = (size_t)(slice_gated(t) * own), A = (size_t)(slice_attn(t) * own), Q = (size_t)(slice_qkv(t) * own);
+    size_t G = (size_t)(slice_gated(t) * own), A = (size_t)(slice_attn(t) * own),
+           Q = (size_t)(slice_qkv(t) * own);
     int parts = model_shape_parts(g);
     size_t norms = (parts & PART_ATTN_NORM ? 1 : 0) + (parts & PART_FFN_NORM ? 1 : 0);
     bool coded = t->options.saved == SAVED_8BIT;
@@ -73,7 +74,8 @@ static void lay_block(const struct tower *t, struct block_activations *k, char *
          *qkv = place_block_tensor(&b, R * Q * e), *attn = place_block_tensor(&b, coded ? 0 : R * A * e),
          *h = place_block_tensor(&b, coded ? 0 : R * G * e);
     struct coded h8 = coded ? lay_coded(t, base, at, R, G) : (struct coded){0};
-    float *lse = place_block_tensor(&b, (size_t)(t->options.batch * tower_share(t, g->heads) * t->tokens) * sizeof(float)),
+    float *lse = place_block_tensor(&b, (size_t)(t->options.batch * tower_share(t, g->heads) * t->tokens) *
+                                            sizeof(float)),
           *moments = place_block_tensor(&b, 2 * norms * R * sizeof(float)),
           *head_rstd = place_block_tensor(&b, tower_head_moments(t));
     size_t branch = tower_norms_end(t) ? (R * D * e + 63) & ~(size_t)63 : 0;
@@ -102,9 +104,11 @@ static void lay_frozen_block(const struct tower *t, struct block_activations *k,
     const struct model_shape *g = &t->model_shape;
     int64_t own = tower_own_slices(t);
     size_t R = (size_t)(t->options.batch * t->tokens), e = dtype_bytes(t->options.compute);
-    size_t G = (size_t)(slice_gated(t) * own), A = (size_t)(slice_attn(t) * own), Q = (size_t)(slice_qkv(t) * own);
+    size_t G = (size_t)(slice_gated(t) * own), A = (size_t)(slice_attn(t) * own),
+           Q = (size_t)(slice_qkv(t) * own);
     size_t region = tower_place(at, larger(R * (Q + A), R * G) * e);
-    size_t lse = tower_place(at, (size_t)(t->options.batch * tower_share(t, g->heads) * t->tokens) * sizeof(float)),
+    size_t lse = tower_place(at, (size_t)(t->options.batch * tower_share(t, g->heads) * t->tokens) *
+                                     sizeof(float)),
            head_stats = tower_place(at, tower_head_moments(t));
     if (base)
         *k = (struct block_activations){.qkv = base + region,
@@ -271,9 +275,9 @@ void activations_lay_scratch(struct tower *t)
     int parts = model_shape_parts(g);
     size_t e = dtype_bytes(o->compute), B = (size_t)o->batch, N = (size_t)t->tokens, R = B * N,
            D = (size_t)g->width;
-    size_t own = (size_t)tower_own_slices(t), F = own * (size_t)slice_hidden(t), G = own * (size_t)slice_gated(t),
-           p = (size_t)(3 * g->patch * g->patch), A = own * (size_t)slice_attn(t),
-           Q = own * (size_t)slice_qkv(t),
+    size_t own = (size_t)tower_own_slices(t), F = own * (size_t)slice_hidden(t),
+           G = own * (size_t)slice_gated(t), p = (size_t)(3 * g->patch * g->patch),
+           A = own * (size_t)slice_attn(t), Q = own * (size_t)slice_qkv(t),
            heads = parts & PART_QK_NORM && !frozen ? (size_t)slice_qkv(t) : 0;
     size_t at = 0, largest = 0, attention = (R * (A + Q) * e + 63) & ~(size_t)63;
     m->t1_at = tower_place(&at, larger(R, 4 * B) * D * e);       /* 4 B: image_backward.c, separate */
@@ -321,9 +325,10 @@ void tower_bind_scratch(struct tower *t, void *scratch)
         struct block_activations *k = &m->kept[l];
         if (tower_block_kept(t, l)) k->attn = k->h = k->h8.x = m->scratch + m->dh_at;
     }
-    size_t attention = (size_t)(t->options.batch * t->tokens *
-                                tower_share(t, model_shape_attn_width(&t->model_shape))) * /* after its norm */
-                       dtype_bytes(t->options.compute);
+    size_t attention =
+        (size_t)(t->options.batch * t->tokens *
+                 tower_share(t, model_shape_attn_width(&t->model_shape))) * /* after its norm */
+        dtype_bytes(t->options.compute);
     for (int64_t l = 0; l < t->model_shape.depth && !tower_block_kept(t, l); l++) {
         size_t at = m->frozen_at;
         lay_frozen_block(t, &m->kept[l], m->scratch, &at);

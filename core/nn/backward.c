@@ -62,7 +62,8 @@ void tower_input_gradient(const struct pass *pass, const void *dy, int64_t ldy, 
     if (w->pair_count) lora_input_gradient(t, dy, ldy, w, dx, lddx, t->options.compute, rows);
 }
 
-void tower_partial_gradient(const struct pass *pass, const void *dy, const struct parameter *w, int64_t rows)
+/* dx_rk = sum_j dy_rj W_jk of a slice: its part of the sum over slices. */
+static void partial_gradient(const struct pass *pass, const void *dy, const struct parameter *w, int64_t rows)
 {
     struct tower *t = pass->tower;
     int64_t out = w->shape[0], in = w->count / out;
@@ -81,16 +82,17 @@ void tower_partial_gradient(const struct pass *pass, const void *dy, const struc
     slice_sums_add(&t->memory->sums, rows * in);
 }
 
-/* y_s = x W_s^T + b_s of all slices: the gradients of W_s and b_s; returns dx = sum_s dy_s W_s, F32. dy: those of
- * the tower's slices follow each other, `each` bytes apart. The other ranks' part of dx is added while the
- * weights' gradients are computed. */
-static const float *sliced_linear_backward(const struct pass *pass, const void *dy, size_t each, const void *x,
-                                           const struct parameter *w, const struct parameter *b, int64_t rows)
+/* y_s = x W_s^T + b_s of all slices: the gradients of W_s and b_s; returns dx = sum_s dy_s W_s, F32. dy:
+ * those of the tower's slices follow each other, `each` bytes apart. The other ranks' part of dx is added
+ * while the weights' gradients are computed. */
+static const float *sliced_linear_backward(const struct pass *pass, const void *dy, size_t each,
+                                           const void *x, const struct parameter *w,
+                                           const struct parameter *b, int64_t rows)
 {
     struct tower *t = pass->tower;
     int own = tower_own_slices(t);
     for (int i = 0; i < own; i++)
-        tower_partial_gradient(pass, (const char *)dy + (size_t)i * each, own_slice(t, w, i), rows);
+        partial_gradient(pass, (const char *)dy + (size_t)i * each, own_slice(t, w, i), rows);
     slice_sums_begin(&t->memory->sums, rows * t->model_shape.width);
     for (int i = 0; i < own; i++)
         tower_linear_backward(pass, (const char *)dy + (size_t)i * each, x, own_slice(t, w, i),
@@ -180,17 +182,17 @@ static void branch_weight_gradient(const struct pass *pass, const struct branch 
 /* y = norm(x) W^T + b: dn = dy W, dx += dnorm(dn), with the gradients of W, the norm, and b if given. n: the
  * norm of the stream as it was stored; its output is recomputed in n->y, which dn then overwrites. then: the
  * branch that dx enters next, or NULL. each: see sliced_linear_backward. */
-static void norm_linear_backward(const struct pass *pass, const void *dy, size_t each, const struct layernorm *n,
-                                 const struct parameter *norm_w, const struct parameter *norm_b,
-                                 const struct parameter *w, const struct parameter *b,
-                                 const struct branch_gradient *then)
+static void norm_linear_backward(const struct pass *pass, const void *dy, size_t each,
+                                 const struct layernorm *n, const struct parameter *norm_w,
+                                 const struct parameter *norm_b, const struct parameter *w,
+                                 const struct parameter *b, const struct branch_gradient *then)
 {
     struct tower *t = pass->tower;
     const struct device_ops *ops = t->device->ops;
     ops->layernorm_apply(t->device, n);
     if (tower_slices(t) > 1)
-        ops->cast(t->device, sliced_linear_backward(pass, dy, each, n->y, w, b, n->R), DTYPE_F32, n->y, n->type,
-                  n->R * n->D);
+        ops->cast(t->device, sliced_linear_backward(pass, dy, each, n->y, w, b, n->R), DTYPE_F32, n->y,
+                  n->type, n->R * n->D);
     else tower_linear_backward(pass, dy, n->y, w, b, n->y, n->R);
     ops->layernorm_backward(t->device, &(struct layernorm_gradient){.type = n->type,
                                                                     .x_type = n->hat_type,
@@ -376,7 +378,8 @@ static void ffn_backward(const struct pass *pass, int64_t l, int64_t R, const st
         const struct parameter *b = block_slice(t, l, ROLE_FC1_B, i);
         struct block_activations of = block_slice_view(t, k, i);
         struct activation_gradient gradient = {
-            e, ffn, .dy = in, .h = of.h, .act = inner ? NULL : in, .sums = b ? b->grad : NULL, .R = R, .F = F};
+            e,      ffn,   .dy = in, .h = of.h, .act = inner ? NULL : in, .sums = b ? b->grad : NULL,
+            .R = R, .F = F};
         gradient.bias = bias_later(t, b);
         gradient.dh = dh + (size_t)i * each;
         branch.w = block_slice(t, l, ROLE_FC2_W, i);
@@ -409,8 +412,8 @@ static void ffn_backward(const struct pass *pass, int64_t l, int64_t R, const st
     norm_linear_backward(pass, dh, each, &norm, P(ROLE_NORM2_W), P(ROLE_NORM2_B), P(ROLE_FC1_W), NULL, then);
 }
 
-/* Computes du of the attention's branch. ffn_backward has computed dx and du already, except with a norm after
- * the branch. */
+/* Computes du of the attention's branch. ffn_backward has computed dx and du already, except with a norm
+ * after the branch. */
 static void attention_branch_entry(const struct pass *pass, int64_t l, const struct branch *branch, int64_t R)
 {
     struct tower *t = pass->tower;
@@ -447,18 +450,17 @@ static void head_norms_backward(const struct pass *pass, int64_t l, const struct
     struct tower *t = pass->tower;
     const struct model_shape *g = &t->model_shape;
     const struct parameter *q = P(ROLE_Q_NORM_W), *k = P(ROLE_K_NORM_W);
-    t->device->ops->head_norm_gradient(t->device,
-                                       &(struct head_norm_gradient){.type = t->options.compute,
-                                                                    .x = kept->qkv,
-                                                                    .dqkv = dqkv,
-                                                                    .weight = {f32(q), f32(k)},
-                                                                    .rstd = kept->head_rstd,
-                                                                    .dweight = {dweight[0], dweight[1]},
-                                                                    .R = R,
-                                                                    .H = g->heads / tower_slices(t),
-                                                                    .G = model_shape_kv_heads(g) /
-                                                                         tower_slices(t),
-                                                                    .dh = model_shape_head_dim(g)});
+    t->device->ops->head_norm_gradient(
+        t->device, &(struct head_norm_gradient){.type = t->options.compute,
+                                                .x = kept->qkv,
+                                                .dqkv = dqkv,
+                                                .weight = {f32(q), f32(k)},
+                                                .rstd = kept->head_rstd,
+                                                .dweight = {dweight[0], dweight[1]},
+                                                .R = R,
+                                                .H = g->heads / tower_slices(t),
+                                                .G = model_shape_kv_heads(g) / tower_slices(t),
+                                                .dh = model_shape_head_dim(g)});
 }
 
 /* Adds the gradients of the norms of heads of all slices, (2, dh) of each at `parts`, to the weights'. */
@@ -475,12 +477,10 @@ static void add_head_norms(const struct pass *pass, int64_t l, const float *part
     slice_sums_begin(&t->memory->sums, 2 * dh);
     float *sum = slice_sums_end(&t->memory->sums);
     for (int k = 0; k < 2; k++)
-        t->device->ops->residual_forward(t->device, &(struct residual){.type = DTYPE_F32,
-                                                                       .x = grads[k],
-                                                                       .branch = sum + k * dh,
-                                                                       .y = grads[k],
-                                                                       .R = 1,
-                                                                       .D = dh});
+        t->device->ops->residual_forward(
+            t->device,
+            &(struct residual){
+                .type = DTYPE_F32, .x = grads[k], .branch = sum + k * dh, .y = grads[k], .R = 1, .D = dh});
 }
 
 /* Computes dqkv of all slices, and the gradients of the projection and of the norms of heads. */
@@ -494,7 +494,8 @@ static void attention_backward(const struct pass *pass, int64_t l, struct branch
     int64_t R = in->count * t->tokens, dh = model_shape_head_dim(&t->model_shape);
     bool norms = P(ROLE_Q_NORM_W), sliced = tower_slices(t) > 1;
     float *parts = (float *)(void *)(t->memory->scratch + t->memory->norms_at);
-    if (norms && sliced) ops->fill(t->device, parts, 0, (size_t)(tower_own_slices(t) * 2 * dh) * sizeof(float));
+    if (norms && sliced)
+        ops->fill(t->device, parts, 0, (size_t)(tower_own_slices(t) * 2 * dh) * sizeof(float));
     attention_branch_entry(pass, l, branch, R);
     for (int i = 0; i < tower_own_slices(t); i++) {
         struct block_activations of = block_slice_view(t, k, i);
@@ -567,7 +568,8 @@ void tower_block_backward(const struct pass *pass, int64_t l)
     }
     struct layernorm norm =
         tower_stream_norm(t, P(ROLE_NORM1_W), P(ROLE_NORM1_B), m->x[l], k->mean1, k->rstd1, R);
-    norm_linear_backward(pass, dqkv, each, &norm, P(ROLE_NORM1_W), P(ROLE_NORM1_B), P(ROLE_QKV_W), qkv_bias, NULL);
+    norm_linear_backward(pass, dqkv, each, &norm, P(ROLE_NORM1_W), P(ROLE_NORM1_B), P(ROLE_QKV_W), qkv_bias,
+                         NULL);
 }
 #undef P
 
@@ -594,8 +596,8 @@ static void issue(struct pass *pass, int32_t flags)
         .count = batch->count,
         .part = pass->from,
         .flags = flags | pass->first | pass->last << 1 | (pass->to == t->lowest) << 2};
-    /* the arguments of a head with a loss change from batch to batch, so it is not recorded; nor are the calls
-     * of the ranks that share slices */
+    /* the arguments of a head with a loss change from batch to batch, so it is not recorded; nor are the
+     * calls of the ranks that share slices */
     if ((t->owns_loss && pass->from == t->group_count - 1) || t->memory->sums.ranks.begin)
         groups_backward(pass);
     else device_issue(t->device, &work, groups_backward, pass);

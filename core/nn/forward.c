@@ -155,7 +155,8 @@ static void branch_linear(struct tower *t, const void *a, const struct parameter
     tower_linear(t, a, w, tower_post_norm(t) ? f32(b) : bias_at_once(t, b), u, t->options.compute, R);
 }
 
-/* The same of all slices: u = sum_s a_s W_s^T + b. a: those of the tower follow each other, `each` bytes apart. */
+/* The same of all slices: u = sum_s a_s W_s^T + b. a: those of the tower follow each other, `each` bytes
+ * apart. */
 static void branch_slices(struct tower *t, const void *a, size_t each, const struct parameter *w,
                           const struct parameter *b, void *u, int64_t R)
 {
@@ -168,7 +169,8 @@ static void branch_slices(struct tower *t, const void *a, size_t each, const str
         slice_sums_add(&t->memory->sums, R * D);
     }
     slice_sums_begin(&t->memory->sums, R * D);
-    t->device->ops->cast(t->device, slice_sums_end(&t->memory->sums), DTYPE_F32, u, t->options.compute, R * D);
+    t->device->ops->cast(t->device, slice_sums_end(&t->memory->sums), DTYPE_F32, u, t->options.compute,
+                         R * D);
 }
 
 struct block_activations block_slice_view(const struct tower *t, const struct block_activations *kept, int i)

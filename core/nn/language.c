@@ -17,7 +17,8 @@ void tower_token_embed(struct tower *t, const struct token_embedding *given)
     struct token_embedding o = *given;
     struct slice_sums *sums = &t->memory->sums;
     bool ranks = sums->ranks.begin;
-    if (ranks) t->device->ops->fill(t->device, o.y = slice_sums_next(sums), 0, (size_t)(o.R * o.D) * sizeof *o.y);
+    if (ranks)
+        t->device->ops->fill(t->device, o.y = slice_sums_next(sums), 0, (size_t)(o.R * o.D) * sizeof *o.y);
     for (int i = 0; i < tower_own_slices(t); i++) {
         const struct parameter *table = own_slice(t, t->memory->roles[ROLE_TOKENS], i);
         o.type = table->weight_type;
@@ -37,14 +38,14 @@ void language_embed(struct tower *t, const struct batch *in)
 {
     const struct model_shape *g = &t->model_shape;
     const float *positions = f32(t->memory->roles[ROLE_POS]);
-    tower_token_embed(t, &(struct token_embedding){.tokens = in->input,
-                                                   .positions =
-                                                       positions ? positions + in->first * g->width : NULL,
-                                                   .begins = in->begins,
-                                                   .y = tower_stream(t),
-                                                   .R = tower_rows(t, in),
-                                                   .N = tower_sample_rows(t, in),
-                                                   .D = g->width});
+    tower_token_embed(
+        t, &(struct token_embedding){.tokens = in->input,
+                                     .positions = positions ? positions + in->first * g->width : NULL,
+                                     .begins = in->begins,
+                                     .y = tower_stream(t),
+                                     .R = tower_rows(t, in),
+                                     .N = tower_sample_rows(t, in),
+                                     .D = g->width});
 }
 
 /* The table's gradient adds to that of the head if they are one matrix, or to an earlier micro-batch. */
@@ -56,20 +57,20 @@ void language_embed_backward(const struct pass *pass)
     for (int i = 0; i < tower_own_slices(t); i++) {
         const struct parameter *table = own_slice(t, t->memory->roles[ROLE_TOKENS], i);
         t->device->ops->token_embed_gradient(
-            t->device, &(struct token_embedding_gradient){.type = table->grad_type,
-                                                          .tokens = pass->batch->input,
-                                                          .order = pass->batch->order,
-                                                          .begins = pass->batch->begins,
-                                                          .dx = tower_stream(t),
-                                                          .dtable = table->grad,
-                                                          .dpositions =
-                                                              positions && i == 0 ? positions->grad : NULL,
-                                                          .R = pass->batch->count * t->tokens,
-                                                          .N = t->tokens,
-                                                          .D = g->width,
-                                                          .first = slice_first_token(t, table),
-                                                          .rows = table->shape[0],
-                                                          .add = !pass->first || tower_tied(t)});
+            t->device,
+            &(struct token_embedding_gradient){.type = table->grad_type,
+                                               .tokens = pass->batch->input,
+                                               .order = pass->batch->order,
+                                               .begins = pass->batch->begins,
+                                               .dx = tower_stream(t),
+                                               .dtable = table->grad,
+                                               .dpositions = positions && i == 0 ? positions->grad : NULL,
+                                               .R = pass->batch->count * t->tokens,
+                                               .N = t->tokens,
+                                               .D = g->width,
+                                               .first = slice_first_token(t, table),
+                                               .rows = table->shape[0],
+                                               .add = !pass->first || tower_tied(t)});
     }
 }
 

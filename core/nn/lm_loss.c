@@ -30,8 +30,8 @@ struct lm_loss_layout lm_loss_layout(int64_t R, int64_t V, size_t chunk, int sli
 {
     struct lm_loss_layout l = layout_of(R, (V + slices - 1) / slices, chunk / (size_t)slices);
     int64_t states = R + (slices > 1 ? slices * l.rows : 0);
-    l.bytes = (size_t)(own * l.rows * l.stride) * sizeof(float) +
-              (size_t)(states * LOGIT_STATE) * sizeof(double);
+    l.bytes =
+        (size_t)(own * l.rows * l.stride) * sizeof(float) + (size_t)(states * LOGIT_STATE) * sizeof(double);
     return l;
 }
 
@@ -198,8 +198,8 @@ static struct part part_of_slice(const struct part *rows, int i)
     return p;
 }
 
-/* One part of the rows, of all slices: each one's state, then that of whole rows, then the gradients, with dx as
- * the sum over slices. states: of the slices, (slices, rows). */
+/* One part of the rows, of all slices: each one's state, then that of whole rows, then the gradients, with dx
+ * as the sum over slices. states: of the slices, (slices, rows). */
 static void loss_of_slices(const struct part *rows, double *states, const struct lm_loss_layout *l)
 {
     const struct lm_loss *o = rows->o;

@@ -27,8 +27,8 @@ struct lm_loss_layout {
     int64_t stride;        /* floats between its rows */
     size_t bytes;          /* of scratch: a part of each own slice, and the state of each row */
 };
-/* With slices of the vocabulary, each is computed like a head of its own, with 1 / slices of the chunk: the form
- * does not depend on how many of them this rank has. */
+/* With slices of the vocabulary, each is computed like a head of its own, with 1 / slices of the chunk: the
+ * form does not depend on how many of them this rank has. */
 struct lm_loss_layout lm_loss_layout(int64_t R, int64_t V, size_t chunk, int slices, int own);
 
 /* The head's matrix, bias and gradients; of a slice of the vocabulary its rows. */
@@ -42,14 +42,14 @@ struct lm_loss_head {
 /* Adds weight * sum of the rows' losses to sums[0], and the number of rows whose label has the largest logit
  * to sums[1]. Rows with label -1 add nothing, and their dx is 0. */
 struct lm_loss {
-    enum dtype type;       /* of x and W: F32 or BF16 */
-    const void *x;         /* type (R, D): normalized rows */
+    enum dtype type; /* of x and W: F32 or BF16 */
+    const void *x;   /* type (R, D): normalized rows */
     struct lm_loss_head head;
     const int32_t *labels; /* (R), -1: none */
     float weight;          /* 1 / labelled rows of the global batch */
     float smoothing;
-    double *sums;   /* (2), += */
-    float *dx;      /* F32 (R, D), written. NULL: values only */
+    double *sums; /* (2), += */
+    float *dx;    /* F32 (R, D), written. NULL: values only */
     enum dtype dweights_type;
     bool add;
     const void *ones; /* type (layout.rows) of 1; with dbias */

@@ -58,7 +58,8 @@ static int store_values(struct tower *t, int index, const float *values, paramet
     return loaded ? loaded(context, index, values, err) : 0;
 }
 
-/* Stores a tensor's values, or those of each of its slices, from the index-th parameter on. values: of staging. */
+/* Stores a tensor's values, or those of each of its slices, from the index-th parameter on. values: of
+ * staging. */
 static int store_whole(struct tower *t, int index, float *values, int64_t largest, parameter_values loaded,
                        void *context, struct error *err)
 {
@@ -190,7 +191,8 @@ int tower_load(struct tower *t, const struct weights *w, parameter_values loaded
     for (int i = 0; i < t->parameter_count && !code; i++) {
         if (t->parameters[i].adapter || t->parameters[i].slice > 0) continue;
         struct parameter p = parameter_whole(&t->model_shape, &t->parameters[i]);
-        struct values_place place = fit_place(&key_map, t->model_shape.ffn, p.head ? &t->parameters[i] : &p, w);
+        struct values_place place =
+            fit_place(&key_map, t->model_shape.ffn, p.head ? &t->parameters[i] : &p, w);
         if (fit_absent(&place)) continue; /* an absent mask_token, or a fresh head */
         code = read_values(&p, &place, w, values, err);
         if (!code) code = store_whole(t, i, values, largest, loaded, context, err);

@@ -58,7 +58,8 @@ struct tower_options {
     /* Above 1: the tower is that stage of a pipeline, and has weights, gradients and activations of its own
      * groups only (stage_of_group). It runs group by group, and needs what slots need. */
     int stages, stage;
-    /* With model_shape.slices: the tower has slices_own of them, a power of 2, from slices_first on; 0: all */
+    /* With model_shape.slices: the tower has slices_own of them, a power of 2, from slices_first on; 0:
+     * all */
     int slices_first, slices_own;
     bool patch_tokens; /* out also holds the patch tokens (loss tokens cls+patch) */
     bool head_loaded;  /* tower_load refuses a file without the head or classifier (EXIT_USAGE) */

@@ -13,12 +13,10 @@ void slice_sums_add(struct slice_sums *s, int64_t count)
     for (int n = ++s->done; n % 2 == 0; n /= 2) {
         float *sum = s->buffers + (s->depth - 2) * s->each;
         int64_t D = count % s->width ? count : s->width;
-        s->device->ops->residual_forward(s->device, &(struct residual){.type = DTYPE_F32,
-                                                                       .x = sum,
-                                                                       .branch = sum + s->each,
-                                                                       .y = sum,
-                                                                       .R = count / D,
-                                                                       .D = D});
+        s->device->ops->residual_forward(
+            s->device,
+            &(struct residual){
+                .type = DTYPE_F32, .x = sum, .branch = sum + s->each, .y = sum, .R = count / D, .D = D});
         s->depth--;
     }
 }

@@ -1,6 +1,6 @@
-/* Sums over the slices of a model (core/model/parameters.h). Each slice contributes a partial product, F32, and
- * the sum of all is that of a balanced binary tree: ((p0 + p1) + (p2 + p3)) + ... A rank has `own` slices that
- * follow each other, a power of 2, so it computes a whole subtree; the ranks then add theirs in a tree
+/* Sums over the slices of a model (core/model/parameters.h). Each slice contributes a partial product, F32,
+ * and the sum of all is that of a balanced binary tree: ((p0 + p1) + (p2 + p3)) + ... A rank has `own` slices
+ * that follow each other, a power of 2, so it computes a whole subtree; the ranks then add theirs in a tree
  * (struct slice_ranks). So the sum does not depend on the number of ranks. */
 #ifndef MEOPT_NN_SLICES_H
 #define MEOPT_NN_SLICES_H
@@ -41,8 +41,8 @@ float *slice_sums_next(struct slice_sums *sums);
 void slice_sums_add(struct slice_sums *sums, int64_t count);
 /* In place of these two: the buffer has the sum of all own slices already. */
 void slice_sums_all(struct slice_sums *sums);
-/* After all own slices: begins to add the other ranks' sums; slice_sums_end returns the sum, which stays until
- * slice_sums_next. */
+/* After all own slices: begins to add the other ranks' sums; slice_sums_end returns the sum, which stays
+ * until slice_sums_next. */
 void slice_sums_begin(struct slice_sums *sums, int64_t count);
 float *slice_sums_end(struct slice_sums *sums);
 /* All-gathers `bytes` of each rank at p. */

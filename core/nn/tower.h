@@ -101,9 +101,10 @@ struct tower_memory {
     size_t lora_at;                                        /* t (R, rank) */
     struct lm_loss_layout loss;                            /* of a language model, at region_at */
     size_t frozen_at;                                      /* a block that keeps nothing */
-    size_t sums_at, norms_at; /* with slices: buffers of `sums`; gradients of the norms of heads, of each slice */
-    struct slice_sums sums;                                /* with slices */
-    struct lm_loss_head heads[MOST_SLICES];                /* of the loss that is computed */
+    size_t sums_at,
+        norms_at; /* with slices: buffers of `sums`; gradients of the norms of heads, of each slice */
+    struct slice_sums sums;                 /* with slices */
+    struct lm_loss_head heads[MOST_SLICES]; /* of the loss that is computed */
 };
 
 /* The block keeps activations for backward. */
@@ -139,8 +140,8 @@ static inline struct parameter *block_role(const struct tower *tower, int64_t bl
     return tower->memory->blocks[block][role];
 }
 
-/* Slices (core/model/parameters.h): of a model, of this tower, and its first one. Without slices there is one, of
- * which each parameter is the whole. */
+/* Slices (core/model/parameters.h): of a model, of this tower, and its first one. Without slices there is
+ * one, of which each parameter is the whole. */
 static inline int tower_slices(const struct tower *t)
 {
     return t->model_shape.slices > 1 ? t->model_shape.slices : 1;
@@ -291,8 +292,8 @@ size_t encoder_scratch(const struct tower *tower);
 void tower_block(struct tower *tower, const struct batch *batch, int64_t block);
 void tower_block_backward(const struct pass *pass, int64_t block);
 
-/* The token_embed of a model's table: y = the rows of the tokens, of all slices. type, table, first and rows are
- * not read. */
+/* The token_embed of a model's table: y = the rows of the tokens, of all slices. type, table, first and rows
+ * are not read. */
 void tower_token_embed(struct tower *tower, const struct token_embedding *o);
 void language_embed(struct tower *tower, const struct batch *batch);
 void language_head(struct tower *tower, const struct batch *batch);
@@ -401,8 +402,6 @@ void tower_linear_apart(struct tower *tower, const void *x, int64_t ldx, const s
 /* The same for dense rows */
 void tower_linear(struct tower *tower, const void *x, const struct parameter *w, const float *bias, void *y,
                   enum dtype y_type, int64_t rows);
-/* dx_rk = sum_j dy_rj W_jk of a slice: its part of the sum over slices, in F32 */
-void tower_partial_gradient(const struct pass *pass, const void *dy, const struct parameter *w, int64_t rows);
 /* y_rj = sum_k x_rk W_jk, so dW_jk = sum_r dy_rj x_rk: dW (out, in) = dy^T x, dy (rows, out), x (rows, in).
  * Later micro-batches add to it. */
 void tower_weight_gradient(const struct pass *pass, const void *dy, int64_t ldy, const void *x, int64_t ldx,

@@ -61,23 +61,24 @@ static void explain_block(const struct tower *t, int64_t block, tower_tensor rep
     const struct model_shape *g = &t->model_shape;
     const struct tower_options *o = &t->options;
     size_t R = (size_t)(o->batch * t->tokens), D = (size_t)g->width, e = dtype_bytes(o->compute),
-           own = (size_t)tower_own_slices(t), G = own * (size_t)slice_gated(t), A = own * (size_t)slice_attn(t),
-           Q = own * (size_t)slice_qkv(t);
+           own = (size_t)tower_own_slices(t), G = own * (size_t)slice_gated(t),
+           A = own * (size_t)slice_attn(t), Q = own * (size_t)slice_qkv(t);
     int parts = model_shape_parts(g);
     size_t norms = (parts & PART_ATTN_NORM ? 1 : 0) + (parts & PART_FFN_NORM ? 1 : 0);
     bool coded = o->saved == SAVED_8BIT;
     const struct {
         const char *name;
         size_t bytes;
-    } kept[] = {{N_("stream after attention"), tower_sum_norm(t) ? 0 : R * D * e},
-                {N_("queries, keys, values"), R * Q * e},
-                {"attention", coded ? 0 : R * A * e},
-                {N_("feed-forward before its activation"),
-                 coded ? R * G + tower_groups(R, G) * (sizeof(uint32_t) + sizeof(uint16_t)) : R * G * e},
-                {N_("attention sums"), (size_t)(o->batch * tower_share(t, g->heads) * t->tokens) * sizeof(float)},
-                {N_("means of inner norms"), 2 * norms * R * sizeof(float)},
-                {N_("norms of heads"), tower_head_moments(t)},
-                {N_("branches before their norms"), tower_norms_end(t) ? 2 * R * D * e : 0}};
+    } kept[] = {
+        {N_("stream after attention"), tower_sum_norm(t) ? 0 : R * D * e},
+        {N_("queries, keys, values"), R * Q * e},
+        {"attention", coded ? 0 : R * A * e},
+        {N_("feed-forward before its activation"),
+         coded ? R * G + tower_groups(R, G) * (sizeof(uint32_t) + sizeof(uint16_t)) : R * G * e},
+        {N_("attention sums"), (size_t)(o->batch * tower_share(t, g->heads) * t->tokens) * sizeof(float)},
+        {N_("means of inner norms"), 2 * norms * R * sizeof(float)},
+        {N_("norms of heads"), tower_head_moments(t)},
+        {N_("branches before their norms"), tower_norms_end(t) ? 2 * R * D * e : 0}};
     char name[96];
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
         snprintf(name, sizeof name, "blocks.%lld.%s", (long long)block, kept[i].name);

@@ -145,7 +145,8 @@ static int create_teacher(struct trainer *t, const struct weights *weights, stru
                              options.weight_buffers ? weight_stream_write : NULL, t->teacher_stream, err);
 }
 
-/* Lists the parameters of checkpoints: with adapters these alone, and of slices the first, for all of them. */
+/* Lists the parameters of checkpoints: with adapters these alone, and of slices the first, for all of
+ * them. */
 static void list_saved(struct trainer *t)
 {
     const struct tower *s = t->student;

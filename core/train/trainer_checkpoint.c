@@ -143,8 +143,8 @@ static struct parameter saved_tensor(const struct trainer *t, int64_t index)
     return parameter_whole(&t->student_shape, &t->student->parameters[t->saved[index]]);
 }
 
-/* Returns the values that are exported at a time: of sharded or sliced weights a whole tensor, else an eighth of
- * the largest, for each export may read all of it from a card or a file. */
+/* Returns the values that are exported at a time: of sharded or sliced weights a whole tensor, else an eighth
+ * of the largest, for each export may read all of it from a card or a file. */
 static int64_t staged_values(const struct trainer *t)
 {
     enum { EIGHTH = 8, LEAST = 4 << 20 };

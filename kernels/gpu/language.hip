@@ -181,13 +181,11 @@ KERNEL(logit_sums, const float *logits, int64_t stride, const int32_t *labels, d
     values[R + row] = most == (double)label;
 }
 
-/* One thread per row */
+/* One thread per row. each: columns of a slice */
 KERNEL(logit_merge, const double *states, const int32_t *labels, double *merged, double *values,
-       float smoothing, float weight, int64_t R, int64_t S, int64_t classes)
+       float smoothing, float weight, int64_t R, int64_t S, int64_t each, int64_t classes)
 {
-    int64_t each = (classes + S - 1) / S;
-    FOR_EACH(row, R)
-    {
+    for (int64_t row = BLOCK_X * THREADS + THREAD; row < R; row += BLOCKS_X * THREADS) {
         int64_t label = labels[row];
         double *state = merged + row * STATE, smooth = smoothing;
         double top = -INFINITY, sum = 0, target = (double)NAN, total = 0, best = 0;
@@ -199,7 +197,7 @@ KERNEL(logit_merge, const double *states, const int32_t *labels, double *merged,
                 top = part[TOP];
                 best = part[BEST];
             }
-            if (label / each == s) target = part[TARGET];
+            if (label >= s * each && label < (s + 1) * each) target = part[TARGET];
             total += part[TOTAL];
         }
         for (int64_t s = 0; s < S; s++) {

@@ -250,8 +250,7 @@ static double run(struct problem *p, size_t chunk, enum lm_loss_form form, bool 
     o.scratch = device_alloc(device, MEMORY_WORKSPACE, layout.bytes, "logits", &err);
     if (!values_only) o.dx = dx, o.head.dweights = dw;
     struct lm_loss_head heads[8];
-    struct slice_sums sums_of_slices = {
-        .device = device, .own = slices, .each = p->R * p->D, .width = p->D};
+    struct slice_sums sums_of_slices = {.device = device, .own = slices, .each = p->R * p->D, .width = p->D};
     sums_of_slices.buffers = to_device(device, DTYPE_F32, NULL, slice_buffers(slices) * p->R * p->D);
     for (int i = 0; i < slices; i++) {
         size_t at = (size_t)(i * each * p->D) * dtype_bytes(p->type);
