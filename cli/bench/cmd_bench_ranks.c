@@ -149,7 +149,8 @@ static int transfer(struct links *k, struct comm *comm, enum transfer what, int6
         parts[q] = values * q / n;
         bytes[q] = parts[q] * (int64_t)sizeof *k->sum;
     }
-    struct comm_sum sum = {k->gradient, DTYPE_BF16, parts, 0, NULL, k->sum + parts[comm->rank]};
+    struct comm_sum sum = {
+        .send = k->gradient, .type = DTYPE_BF16, .offsets = parts, .receive = k->sum + parts[comm->rank]};
     int code = comm_reduce(comm, &sum, err);
     return code ? code : comm_gather(comm, k->sum, bytes, err);
 }

@@ -126,6 +126,18 @@ static void fetch_slice(struct comm *comm, const struct comm_sum *s, int64_t at,
     leave_device(comm);
 }
 
+/* Adds the parts of 2, 4 or 8 ranks by a balanced tree, to the first one. */
+static const float *add_by_tree(char *parts, size_t bytes, int ranks, int64_t count)
+{
+    for (int gap = 1; gap < ranks; gap *= 2)
+        for (int r = 0; r < ranks; r += 2 * gap) {
+            float *a = (float *)(void *)(parts + (size_t)r * bytes);
+            const float *b = (const float *)(const void *)(parts + (size_t)(r + gap) * bytes);
+            for (int64_t i = 0; i < count; i++) a[i] += b[i];
+        }
+    return (const float *)(const void *)parts;
+}
+
 static int reduce_slices(struct comm *comm, const struct comm_sum *s, struct error *err)
 {
     struct comm_window *w = comm->window;
@@ -142,10 +154,11 @@ static int reduce_slices(struct comm *comm, const struct comm_sum *s, struct err
         if ((code = comm->ops->exchange(comm, w->send, w->receive, bytes, err)) != 0) break;
         int64_t count = comm_part(s->offsets, comm->rank, at, slice);
         float *sum = host ? s->receive + at : w->sum;
-        const float *before = !s->before ? NULL : host ? s->before + at : w->sum;
-        for (int r = 0; r < contributors && count; r++)
+        const float *before = !s->before ? NULL : host ? s->before + at : w->sum, *made = sum;
+        for (int r = 0; r < contributors && count && !s->tree; r++)
             add(sum, r ? sum : before, w->receive + (size_t)r * bytes, s->type, count);
-        if (!host) comm_upload(comm, host, s->receive + at, w->sum, (size_t)count * sizeof *sum);
+        if (s->tree) made = add_by_tree(w->receive, bytes, contributors, count);
+        if (!host || s->tree) comm_upload(comm, host, s->receive + at, made, (size_t)count * sizeof *sum);
     }
     return code;
 }
@@ -188,16 +201,17 @@ static int reduce(struct comm *comm, void *context, struct error *err)
 {
     const struct comm_sum *s = context;
     bool on_device = !comm->device->host_memory && comm->ops->reduce_device;
-    int code =
-        comm_enter(comm, COMM_REDUCE, s->offsets[comm->size] * (int64_t)dtype_bytes(s->type),
-                   checksum_arguments(s->offsets, comm->size + 1,
-                                      (int)s->type | comm_whole(comm)->options.library << 8, s->contributors),
-                   err);
+    int code = comm_enter(
+        comm, COMM_REDUCE, s->offsets[comm->size] * (int64_t)dtype_bytes(s->type),
+        checksum_arguments(s->offsets, comm->size + 1,
+                           (int)s->type | comm_whole(comm)->options.library << 8 | (s->tree ? 1 << 9 : 0),
+                           s->contributors),
+        err);
     if (code) return code;
     return comm_leave(comm,
-                      (on_device                    ? comm->ops->reduce_device
-                       : comm_sums_by_library(comm) ? scatter_sums
-                                                    : reduce_slices)(comm, s, err),
+                      (on_device                                ? comm->ops->reduce_device
+                       : comm_sums_by_library(comm) && !s->tree ? scatter_sums
+                                                                : reduce_slices)(comm, s, err),
                       err);
 }
 
@@ -205,10 +219,19 @@ int comm_reduce(struct comm *comm, const struct comm_sum *sum, struct error *err
 {
     bool good = sum->offsets && sum->offsets[0] == 0 && sum->contributors >= 0 &&
                 sum->contributors <= comm->size && (sum->type == DTYPE_F32 || sum->type == DTYPE_BF16);
+    if (good && sum->tree)
+        good = comm_adds_by_tree(comm->size) && sum->type == DTYPE_F32 && !sum->before &&
+               (!sum->contributors || sum->contributors == comm->size);
     for (int q = 0; q < comm->size && good; q++) good = sum->offsets[q] <= sum->offsets[q + 1];
     if (!good)
         return error_set(err, EXIT_FAILED, NULL, "invalid partition of a sum of %s values by %d of %d ranks",
                          dtype_name(sum->type), sum->contributors, comm->size);
+    if (comm->ops && comm->size == 1 && sum->tree) {
+        if (sum->receive != sum->send)
+            comm->device->ops->copy(comm->device, sum->receive, sum->send,
+                                    (size_t)sum->offsets[1] * sizeof(float));
+        return 0;
+    }
     if (comm->ops && comm->size == 1 && comm->device->host_memory) {
         add(sum->receive, sum->before, sum->send, sum->type, sum->offsets[1]);
         return 0;
@@ -256,6 +279,31 @@ int comm_gather_from(struct comm *comm, const void *own, void *p, const int64_t 
 {
     struct gathering all = {own, p, offsets, comm->device->host_memory};
     return comm->ops ? comm_call(comm, gather, &all, err) : 0;
+}
+
+int64_t comm_tree_part(int size, int64_t count)
+{
+    int64_t part = ((count + size - 1) / size + 15) & ~(int64_t)15; /* aligned for the kernel */
+    return (part < count ? part : count) * (int64_t)sizeof(float);
+}
+
+int comm_tree_job(struct comm *comm, void *tree, struct error *err)
+{
+    const struct comm_tree *t = tree;
+    int64_t offsets[COMM_TREE_RANKS + 1] = {0}, part;
+    if (!comm_adds_by_tree(comm->size))
+        return error_set(err, EXIT_FAILED, NULL, "a tree of %d ranks; expected 1, 2, 4 or 8", comm->size);
+    if (!comm->ops || comm->size == 1) return 0;
+    part = comm_tree_part(comm->size, t->count) / (int64_t)sizeof(float);
+    for (int q = 1; q <= comm->size; q++) offsets[q] = q * part < t->count ? q * part : t->count;
+    struct comm_sum sum = {.send = t->p,
+                           .type = DTYPE_F32,
+                           .offsets = offsets,
+                           .receive = t->p + offsets[comm->rank],
+                           .tree = true};
+    int code = comm_reduce(comm, &sum, err);
+    for (int q = 1; q <= comm->size; q++) offsets[q] *= (int64_t)sizeof(float);
+    return code ? code : comm_gather(comm, t->p, offsets, err);
 }
 
 struct combining {

@@ -8,7 +8,8 @@
  * A back end only transfers bytes (struct comm_ops). comm.c and one kernel compute the sums, in fp32 and
  * rank order: ((r0 + r1) + r2) + ... The result is therefore bit-identical for all back ends and on all
  * ranks. "self" is the back end of a single rank and computes the same sums. comm_reduce may use the sums of
- * the library instead (comm_options.library), whose order is its own.
+ * the library instead (comm_options.library), whose order is its own. comm_tree_sum adds in the order of a
+ * balanced binary tree, always: ((r0 + r1) + (r2 + r3)) + ...
  *
  *   - All ranks make the same calls in the same order with the same sizes. Every collective first sends a
  *     header (struct comm_header). Each rank compares the headers of all ranks before it uses received
@@ -214,7 +215,11 @@ struct comm_sum {
     const int64_t *offsets;
     int contributors;    /* only ranks below it contribute; 0: all */
     const float *before; /* own part of an earlier sum, or NULL: ((before + r0) + r1) + ... */
-    float *receive;      /* own part of the sum; may be `before` */
+    float *receive;      /* own part of the sum; may be `before`; with `tree`, the own part of `send` */
+    /* Adds by a balanced binary tree, ((r0 + r1) + (r2 + r3)) + ..., also if comm_options.library is set: the
+     * sum of 2^k slices that are distributed over ranks then does not depend on the number of ranks. F32 from
+     * all of 1, 2, 4 or 8 ranks (comm_adds_by_tree), `before` NULL. */
+    bool tree;
 };
 int comm_reduce(struct comm *comm, const struct comm_sum *sum, struct error *err);
 /* Returns whether comm_reduce takes the sums of MPI, NCCL or RCCL (comm_options.library): before + S, where S
@@ -222,6 +227,28 @@ int comm_reduce(struct comm *comm, const struct comm_sum *sum, struct error *err
  * their network and its version. Memory and messages of a rank then depend less on the number of ranks. Ranks
  * of one host, and single ranks, add in rank order in either case. */
 bool comm_sums_by_library(const struct comm *comm);
+
+/* An all-reduce with sum, in place and in device memory: every rank gets the sum by a balanced tree of the
+ * `count` values at p of all ranks (comm_sum.tree). A reduce-scatter and an all-gather: two collectives. In
+ * parallel with computing: a job whose `run` is comm_tree_job and whose context is a struct comm_tree, which
+ * the caller keeps until comm_end. Reserve (comm_reserve) comm_tree_part bytes. */
+enum { COMM_TREE_RANKS = 8 };
+struct comm_tree {
+    float *p;
+    int64_t count;
+};
+int comm_tree_job(struct comm *comm, void *tree, struct error *err);
+static inline int comm_tree_sum(struct comm *comm, float *p, int64_t count, struct error *err)
+{
+    return comm_tree_job(comm, &(struct comm_tree){p, count}, err);
+}
+/* Returns the bytes of the largest part of a rank. */
+int64_t comm_tree_part(int size, int64_t count);
+/* Returns whether a tree of this number of ranks exists. */
+static inline bool comm_adds_by_tree(int size)
+{
+    return size > 0 && size <= COMM_TREE_RANKS && (size & (size - 1)) == 0;
+}
 
 /* All-gather in place: bytes offsets[q] to offsets[q + 1] of p, from rank q to every rank. */
 int comm_gather(struct comm *comm, void *p, const int64_t *offsets, struct error *err);

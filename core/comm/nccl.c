@@ -2,9 +2,9 @@
  * to card on a side stream, in parallel with computing.
  *
  * The library only transfers bytes, by send, receive, broadcast and all-gather, so its algorithms do not
- * affect rounding. A kernel of MEOpt computes the sums in rank order (kernels/gpu/elementwise.hip,
- * sum_ranks); they are bit-identical to those of the other back ends. Only with comm_options.library do the
- * library's own sums replace them.
+ * affect rounding. A kernel of MEOpt computes the sums in rank order or by a tree
+ * (kernels/gpu/elementwise.hip, sum_ranks, sum_tree); they are bit-identical to those of the other back
+ * ends. Only with comm_options.library do the library's own sums replace those in rank order.
  *
  * The headers of a collective (comm.h) are sent on the same stream before its arrays. The card does not
  * wait for the host, which compares the headers during the transfer and before the collective returns.
@@ -320,7 +320,7 @@ static int nccl_reduce(struct comm *comm, const struct comm_sum *s, struct error
     struct nccl *n = nccl_of(comm);
     size_t size = dtype_bytes(s->type);
     int contributors = s->contributors > 0 && s->contributors < comm->size ? s->contributors : comm->size;
-    if (comm_sums_by_library(comm)) return nccl_scatter_sums(comm, s, err);
+    if (comm_sums_by_library(comm) && !s->tree) return nccl_scatter_sums(comm, s, err);
     int code = send_headers(comm, err);
     int64_t most = (int64_t)((size_t)PARTS_BYTES / (size_t)comm->size / size) & ~(int64_t)63,
             longest = comm_longest_part(comm->size, s->offsets);
@@ -348,7 +348,8 @@ static int nccl_reduce(struct comm *comm, const struct comm_sum *s, struct error
                                       .me = comm->rank,
                                       .contributors = contributors,
                                       .out = s->receive + at,
-                                      .count = own};
+                                      .count = own,
+                                      .tree = s->tree};
         int launched = own ? side_stream_sum(n->lane, &sum) : 0;
         if (launched) return nccl_card_failed(comm, launched, err);
     }

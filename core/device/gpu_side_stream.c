@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 enum { MARKS = 8 };
-enum { SUM, SUM_BF16, COMBINE, KERNELS };
+enum { SUM, SUM_BF16, SUM_TREE, COMBINE, KERNELS };
 
 struct side_stream {
     struct device *device;
@@ -15,7 +15,8 @@ struct side_stream {
     void *kernels[KERNELS];
 };
 
-static const char *const side_stream_kernels[KERNELS] = {"sum_ranks_f32", "sum_ranks_bf16", "unite_ranks"};
+static const char *const side_stream_kernels[KERNELS] = {"sum_ranks_f32", "sum_ranks_bf16", "sum_tree_f32",
+                                                         "unite_ranks"};
 
 static struct driver *driver_of(const struct side_stream *side) { return &gpu_of(side->device)->driver; }
 
@@ -105,6 +106,9 @@ static int launch(struct side_stream *side, int kernel, int64_t count, void *arg
 int side_stream_sum(struct side_stream *side, const struct side_stream_sum *sum)
 {
     struct side_stream_sum s = *sum;
+    if (s.tree)
+        return launch(side, SUM_TREE, s.count,
+                      (void *[]){&s.received, &s.stride, &s.own, &s.me, &s.contributors, &s.out, &s.count});
     return launch(
         side, s.type == DTYPE_BF16 ? SUM_BF16 : SUM, s.count,
         (void *[]){&s.before, &s.received, &s.stride, &s.own, &s.me, &s.contributors, &s.out, &s.count});

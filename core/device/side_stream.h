@@ -27,7 +27,7 @@ int side_stream_upload(struct side_stream *side, void *device_dst, const void *h
 int side_stream_download(struct side_stream *side, void *host_dst, const void *device_src, size_t bytes);
 
 /* out (n) = ((before + r0) + r1) + ..., in fp32: rank r's part at received + r * stride bytes, rank me's at
- * own. before NULL: 0 */
+ * own. before NULL: 0. tree: ((r0 + r1) + (r2 + r3)) + ..., F32, 2, 4 or 8 contributors, without `before` */
 struct side_stream_sum {
     enum dtype type;
     const float *before;
@@ -36,6 +36,7 @@ struct side_stream_sum {
     int me, contributors;
     float *out;
     int64_t count;
+    bool tree;
 };
 int side_stream_sum(struct side_stream *side, const struct side_stream_sum *sum);
 /* Computes the same sum on the device's own stream; failures surface in device_check. */

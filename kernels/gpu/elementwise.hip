@@ -593,3 +593,36 @@ KERNEL(sum_ranks_bf16, const float *before, const char *received, int64_t stride
 {
     sum_ranks(before, received, stride, own, me, contributors, out, n);
 }
+
+/* The sum of 2, 4 or 8 ranks by a balanced tree: ((r0 + r1) + (r2 + r3)) + ... */
+enum { TREE_RANKS = 8 };
+template <int N>
+DEVICE void tree_part(const char *received, int64_t stride, const float *own, int me, int ranks, float *out,
+                      int64_t from, int64_t n)
+{
+    FOR_EACH(i, n)
+    {
+        float x[TREE_RANKS][N];
+        UNROLLED for (int r = 0; r < TREE_RANKS; r++)
+        {
+            if (r < ranks)
+                load_many(x[r], r == me ? own : (const float *)(received + r * stride), from + i * N);
+        }
+        UNROLLED for (int gap = 1; gap < TREE_RANKS; gap *= 2)
+        {
+            UNROLLED for (int r = 0; r < TREE_RANKS; r += 2 * gap)
+            {
+                if (r + gap < ranks)
+                    UNROLLED for (int k = 0; k < N; k++) x[r][k] = exact_add(x[r][k], x[r + gap][k]);
+            }
+        }
+        store_many(out, from + i * N, x[0]);
+    }
+}
+KERNEL(sum_tree_f32, const char *received, int64_t stride, const float *own, int me, int ranks, float *out,
+       int64_t n)
+{
+    int64_t wide = stride % 16 == 0 && in_chunks(received, own, out) ? n / MANY<float> : 0;
+    tree_part<MANY<float>>(received, stride, own, me, ranks, out, 0, wide);
+    tree_part<1>(received, stride, own, me, ranks, out, wide * MANY<float>, n - wide * MANY<float>);
+}

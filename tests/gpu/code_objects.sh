@@ -195,7 +195,7 @@ fi
 
 count=0
 # names in the sources of the host; those of both dtypes by their suffix
-names=$(sed -n 's/.*[^X_]NAME2*("\([a-z_]*\)".*/\1_bf16/p; s/.*MATRIX_NAME("\([a-z_]*\)".*/\1_bf16\n\1_bf16_plain/p; s/.*MATRIX_NAME2("\([a-z_]*\)".*/\1_bf16_bf16_plain\n\1_f32_bf16/p; s/.*ATTENTION_KERNELS("\([a-z_]*\)").*/\1_f32\n\1_bf16_plain/p; s/.*gpu_launch(d[a-z]*, "\([a-z_0-9]*\)".*/\1/p; s/.*"\(optim_[a-z0-9_]*\)".*/\1/p; s/.*{"\(sum_ranks_f32\)", "\(sum_ranks_bf16\)", "\(unite_ranks\)"}.*/\1\n\2\n\3/p' "$MEOPT_SOURCE"/core/device/gpu*.c | sort -u)
+names=$(sed -n 's/.*[^X_]NAME2*("\([a-z_]*\)".*/\1_bf16/p; s/.*MATRIX_NAME("\([a-z_]*\)".*/\1_bf16\n\1_bf16_plain/p; s/.*MATRIX_NAME2("\([a-z_]*\)".*/\1_bf16_bf16_plain\n\1_f32_bf16/p; s/.*ATTENTION_KERNELS("\([a-z_]*\)").*/\1_f32\n\1_bf16_plain/p; s/.*gpu_launch(d[a-z]*, "\([a-z_0-9]*\)".*/\1/p; s/.*"\(optim_[a-z0-9_]*\)".*/\1/p; s/.*{"\(sum_ranks_f32\)", "\(sum_ranks_bf16\)", "\(sum_tree_f32\)",.*/\1\n\2\n\3/p; s/.*"\(unite_ranks\)"}.*/\1/p' "$MEOPT_SOURCE"/core/device/gpu*.c | sort -u)
 [ "$(echo "$names" | wc -l)" -ge 30 ] || fail "only these names were found: $names"
 for report in "$MEOPT_BUILD"/kernels/*.report; do
     object=${report%.report}

@@ -114,6 +114,100 @@ static void a_sum_is_made_in_rank_order_in_fp32(void **state)
     for (size_t s = card ? 1 : 0; s < sizeof sizes / sizeof *sizes; s++) as_ranks(sizes[s], reduce_all);
 }
 
+/* Values whose sums show their order, some of them NaN, infinite or -0. */
+static float tree_value(int rank, int64_t i)
+{
+    switch (i % 97) {
+    case 5: return rank == 1 ? NAN : 1.0f;
+    case 11: return rank == 1 ? INFINITY : 2.0f;
+    case 17: return rank % 2 ? INFINITY : -INFINITY;
+    case 23: return -0.0f;
+    default: return value_of(rank, i);
+    }
+}
+
+/* The sum of ranks from `first` on. */
+static float tree_of(int first, int ranks, int64_t i)
+{
+    volatile float left = ranks == 1 ? tree_value(first, i) : tree_of(first, ranks / 2, i);
+    return ranks == 1 ? left : left + tree_of(first + ranks / 2, ranks / 2, i);
+}
+
+static void tree_one(struct rank *r, int64_t count, bool later)
+{
+    float *values = malloc((size_t)count * 4 + 4);
+    for (int64_t i = 0; i < count; i++) values[i] = tree_value(r->comm.rank, i);
+    struct comm_tree tree = {on_device(r, values, (size_t)count * 4), count};
+    struct comm_job job = {.run = comm_tree_job, .context = &tree};
+    if (later) {
+        comm_begin(&r->comm, &job);
+        CHECK(r, comm_end(&r->comm, &job, &r->err) == 0);
+    } else CHECK(r, comm_tree_sum(&r->comm, tree.p, count, &r->err) == 0);
+    from_device(r, values, tree.p, (size_t)count * 4);
+    device_free(r->device, tree.p);
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < count; i++) {
+        float expected = tree_of(0, r->comm.size, i);
+        wrong += isnan(expected) ? !isnan(values[i]) : memcmp(&expected, &values[i], 4) != 0;
+    }
+    CHECK(r, wrong == 0);
+    free(values);
+}
+
+/* The parts of a reduce-scatter. */
+static void tree_part(struct rank *r)
+{
+    int size = r->comm.size, me = r->comm.rank;
+    int64_t offsets[MOST + 1];
+    unequal_parts(size, 1001, offsets);
+    float values[1001], sums[1001];
+    for (int64_t i = 0; i < 1001; i++) values[i] = tree_value(me, i);
+    int64_t begin = offsets[me], own = offsets[me + 1] - begin, wrong = 0;
+    float *send = on_device(r, values, sizeof values), *receive = on_device(r, values, (size_t)own * 4);
+    struct comm_sum s = {
+        .send = send, .type = DTYPE_F32, .offsets = offsets, .receive = receive, .tree = true};
+    CHECK(r, comm_reduce(&r->comm, &s, &r->err) == 0);
+    from_device(r, sums, receive, (size_t)own * 4);
+    for (int64_t i = 0; i < own; i++) {
+        float expected = tree_of(0, size, begin + i);
+        wrong += isnan(expected) ? !isnan(sums[i]) : memcmp(&expected, &sums[i], 4) != 0;
+    }
+    CHECK(r, wrong == 0);
+    device_free(r->device, send);
+    device_free(r->device, receive);
+}
+
+static void tree_all(struct rank *r)
+{
+    static const int64_t counts[] = {0, 1, 7, 64, 1001};
+    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) tree_one(r, counts[c], c % 2);
+    CHECK(r, comm_tree_part(8, 1001) == 128 * 4 && comm_tree_part(4, 7) == 7 * 4);
+    tree_one(r, !card ? VALUES : r->comm.size == MOST ? LONG_PART * 2 : 4099, true);
+    tree_part(r);
+}
+
+static void refuse_tree(struct rank *r)
+{
+    float values[8] = {0};
+    int64_t offsets[] = {0, 4, 6, 8};
+    struct comm_sum s = {.send = values, .type = DTYPE_F32, .offsets = offsets, .receive = values};
+    s.tree = true;
+    CHECK(r, comm_tree_sum(&r->comm, values, 8, &r->err) == EXIT_FAILED && strstr(r->err.what, "3"));
+    CHECK(r, comm_reduce(&r->comm, &s, &r->err) == EXIT_FAILED);
+}
+
+static void a_tree_of_sums_has_its_order_whoever_adds(void **state)
+{
+    static const int sizes[] = {1, 2, 4, 8};
+    for (int library = 0; library < 2; library++) {
+        as_library = library; /* the same tree */
+        for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+            if (!library || sizes[s] == 4) as_ranks(sizes[s], tree_all);
+    }
+    as_library = false;
+    as_ranks(3, refuse_tree);
+}
+
 /* The emulated library adds in another order, so its sums have other bits, within the bound of rounding. */
 static void a_library_adds_in_its_own_order(void **state)
 {
@@ -373,6 +467,7 @@ static const struct difference {
     {"left", "#|rank 0|all_reduce|8|rank 2|all_reduce|8|#"},
     {"parts", "#|rank 0|reduce|1200|rank 1|reduce|1200|arguments"},
     {"library", "#|rank 0|reduce|1200|rank 1|reduce|1200|arguments"},
+    {"tree", "#|rank 0|reduce|800|rank 1|reduce|800|arguments"},
 };
 enum { DIFFERENCES = sizeof differences / sizeof *differences };
 static const struct difference *difference;
@@ -393,6 +488,7 @@ static int make_a_different_call(struct rank *r, void *array)
     if (strcmp(difference->name, "call") == 0 && me == 1) return comm_gather(&r->comm, array, bytes, &r->err);
     if (strcmp(difference->name, "parts") == 0 && me == 1) offsets[1] = 99;
     if (strcmp(difference->name, "library") == 0) r->comm.options.library = me == 1;
+    if (strcmp(difference->name, "tree") == 0) sum.tree = me == 1;
     return comm_reduce(&r->comm, &sum, &r->err);
 }
 
@@ -418,7 +514,7 @@ static void ranks_that_differ_are_reported(void **state)
 {
     for (int i = 0; i < DIFFERENCES; i++) {
         difference = &differences[i];
-        as_ranks(3, differ);
+        as_ranks(strcmp(difference->name, "tree") == 0 ? 2 : 3, differ);
     }
 }
 
@@ -438,6 +534,7 @@ static int differ_by_mpi(const char *name)
 static void reduce_by_mpi(struct rank *r)
 {
     int size = r->comm.size;
+    if (comm_adds_by_tree(size)) tree_all(r);
     for (int bf16 = 0; bf16 < 2; bf16++) {
         reduce_one(r, bf16 ? DTYPE_BF16 : DTYPE_F32, 100, size, false);
         reduce_one(r, bf16 ? DTYPE_BF16 : DTYPE_F32, 1001003, (size + 1) / 2, true);
@@ -506,6 +603,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_rank_that_is_killed_is_named),
                                        cmocka_unit_test(a_rank_that_fails_ends_the_others),
                                        cmocka_unit_test(a_sum_is_made_in_rank_order_in_fp32),
+                                       cmocka_unit_test(a_tree_of_sums_has_its_order_whoever_adds),
                                        cmocka_unit_test(a_library_adds_in_its_own_order),
                                        cmocka_unit_test(every_rank_has_what_each_had),
                                        cmocka_unit_test(what_is_begun_is_done_in_order_and_waited_for_later),
@@ -514,6 +612,7 @@ int main(int argc, char **argv)
                                        cmocka_unit_test(what_ranks_could_not_do_together_is_refused)};
     const struct CMUnitTest of_cards[] = {
         cmocka_unit_test(a_sum_is_made_in_rank_order_in_fp32),
+        cmocka_unit_test(a_tree_of_sums_has_its_order_whoever_adds),
         cmocka_unit_test(a_library_adds_in_its_own_order),
         cmocka_unit_test(every_rank_has_what_each_had),
         cmocka_unit_test(what_is_begun_is_done_in_order_and_waited_for_later),
