@@ -470,6 +470,13 @@ int meopt_step_end_sized(size_t size, struct meopt *opt, struct meopt_step_stats
  * The number is summed over all handles that hold parts (options.reduce). */
 int64_t meopt_wide_groups(const struct meopt *opt);
 
+/* Returns figures of the last step by sets of tensors, after meopt_step_end, also if that returned
+ * MEOPT_NOT_FINITE: the norm of the gradients of each set before `scale`, whether they are finite, and the
+ * saturated groups, of the tensors that were stepped. set_of[i] is the set of tensor i, or -1. Calls
+ * options.reduce once. */
+int meopt_step_sets(struct meopt *opt, size_t sets, const int *set_of, double *norms, int *finite,
+                    int64_t *wide, struct meopt_error *err);
+
 /* Steps all tensors: begin, all tensors in one parallel pass, end. data NULL: no gradient for that tensor. */
 int meopt_step_sized(size_t size, struct meopt *opt, int64_t step, double lr, double scale,
                      const struct meopt_gradient *gradients, struct meopt_step_stats *stats,

@@ -115,8 +115,9 @@ struct columns {
 
 static struct columns columns_of(const struct follow *f, int w)
 {
+    int places = (f->layout.stages > 1) + (f->layout.tensor > 1);
     struct columns c = {
-        .wide = w >= 100, .middle = w >= 60, .rank = (f->rank_count ? 5 : 3) + (f->stages ? 4 : 0)};
+        .wide = w >= 100, .middle = w >= 60, .rank = (f->rank_count ? 5 : 3) + (places ? 2 + 2 * places : 0)};
     c.text = c.wide ? 60 : c.middle ? 39 : 20;
     c.bar = w - c.rank - c.text - 1;
     return c;
@@ -267,7 +268,13 @@ void dash_cards(struct dash *d, const struct dash_layout *l)
         struct figures v = figures_of(f, c);
         int dim = c->rank < 0 ? dash_paint(PAIR_DIM) | A_DIM : 0;
         if (c->rank < 0) snprintf(line, sizeof line, "-");
-        else if (f->stages) snprintf(line, sizeof line, "%d s%d", c->rank, c->rank % f->stages);
+        else if (f->layout.stages > 1 && f->layout.tensor > 1)
+            snprintf(line, sizeof line, "%d s%dt%d", c->rank, comm_place_of(f->layout, c->rank).stage,
+                     comm_place_of(f->layout, c->rank).tensor);
+        else if (f->layout.stages > 1)
+            snprintf(line, sizeof line, "%d s%d", c->rank, comm_place_of(f->layout, c->rank).stage);
+        else if (f->layout.tensor > 1)
+            snprintf(line, sizeof line, "%d t%d", c->rank, comm_place_of(f->layout, c->rank).tensor);
         else snprintf(line, sizeof line, "%d", c->rank);
         dash_put(y, r->x, col.rank - 1, i == d->selected && count > 1 ? (int)A_REVERSE : dim, line);
         draw_rank_mark(f, c, y, r->x + screen_width(line));
@@ -335,15 +342,22 @@ static bool forecast(const struct follow *f, char *dst, size_t size)
     return false;
 }
 
-/* Writes "; rank 5 is stage 1 of replica 2, bubble 12.1% (planned 9.3%)". */
-static int bubble_text(char *dst, size_t size, const struct follow *f, const struct follow_card *c)
+/* Writes "; rank 5: stage 1 of replica 2; bubble 12.1% (planned 9.3%)". */
+static int place_text(char *dst, size_t size, const struct follow *f, const struct follow_card *c)
 {
     char now[24], planned_share[24];
     reading(now, sizeof now, 100 * f->bubble, "%.1f%%", 0);
     reading(planned_share, sizeof planned_share, 100 * f->planned_bubble, "%.1f%%", 0);
-    int n = !c || c->rank < 0 ? 0
-                              : snprintf(dst, size, _("; rank %d: stage %d of replica %d"), c->rank,
-                                         c->rank % f->stages, c->rank / f->stages);
+    struct comm_place at = comm_place_of(f->layout, c && c->rank > 0 ? c->rank : 0);
+    int n = 0;
+    if (c && c->rank >= 0 && f->layout.tensor > 1 && f->layout.stages > 1)
+        n = snprintf(dst, size, _("; rank %d: tensor %d of stage %d of replica %d"), c->rank, at.tensor,
+                     at.stage, at.replica);
+    else if (c && c->rank >= 0 && f->layout.tensor > 1)
+        n = snprintf(dst, size, _("; rank %d: tensor %d of replica %d"), c->rank, at.tensor, at.replica);
+    else if (c && c->rank >= 0)
+        n = snprintf(dst, size, _("; rank %d: stage %d of replica %d"), c->rank, at.stage, at.replica);
+    if (f->layout.stages <= 1) return n;
     return n + snprintf(dst + n, size - (size_t)n, _("; bubble %s (planned %s)"), now, planned_share);
 }
 
@@ -381,7 +395,8 @@ void dash_savings(const struct dash *d, const struct dash_rect *r)
     if (measured && plan->peak_bytes > 0 && r->w >= 60)
         n += snprintf(line + n, sizeof line - (size_t)n, _(", planned %s"),
                       dash_bytes(b2, sizeof b2, (double)plan->peak_bytes));
-    if (f->stages) n += bubble_text(line + n, sizeof line - (size_t)n, f, r->w >= 100 ? c : NULL);
+    if (comm_layout_ranks(f->layout) > 1)
+        n += place_text(line + n, sizeof line - (size_t)n, f, r->w >= 100 ? c : NULL);
     if (without > 0 && f->use_meopt)
         snprintf(line + n, sizeof line - (size_t)n, _(", without meopt %s: %+.0f%%"),
                  dash_bytes(b2, sizeof b2, (double)without), 100.0 * ((double)peak / (double)without - 1));

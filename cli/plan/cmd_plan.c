@@ -22,8 +22,8 @@ static const double MIB = 1 << 20, GIB = 1 << 30;
 static int rank_count(const struct arguments *args, const struct config *config)
 {
     int cards = config->device.type == DEVICE_TYPE_CPU ? 0 : config_cards(config, NULL);
-    int stages = config_stages(config);
-    return (int)argument_int(args, "ranks", cards > stages ? cards : stages);
+    int each = config_replica_ranks(config);
+    return (int)argument_int(args, "ranks", cards > each ? cards : each);
 }
 
 /* Returns the number of ranks that share a node. */
@@ -386,7 +386,7 @@ static const struct option options[] = {
      .help = "with --fit: bandwidth for streamed weights and offloaded states (default 12 for a card, 1 for "
              "a CPU)"},
     {"ranks", .type = OPTION_INT, .value = "N", .min = 1, .max = 65536,
-     .help = "number of ranks (default: that of device.cards, or dist.pipeline)"},
+     .help = "number of ranks (default: that of device.cards, or dist.pipeline times dist.tensor)"},
     {"bandwidth", .type = OPTION_REAL, .value = "GB/S", .max = 1e6,
      .help = "bandwidth of a rank's link; prints a table of steps on 1, 2, 4 ... N ranks"},
     {"latency", .type = OPTION_REAL, .value = "US", .max = 1e9,

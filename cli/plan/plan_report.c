@@ -65,6 +65,10 @@ static void print_model(const struct plan_report *r)
             !p->has_teacher                  ? ""
             : r->config->train.cache_teacher ? _("; each has the whole teacher until its outputs are cached")
                                              : _(", and divide the teacher too"));
+    if (p->tensor > 1)
+        print_line(FIELD,
+                   "tensor   %d ranks divide %lld slices of each layer; they have the same micro-batches",
+                   p->tensor, (long long)r->config->model_s.slices);
     trainer_clipping(r->config, p->exact, p->twice, clipping, sizeof clipping);
     print_line(FIELD, "clipping %s", clipping);
     if (r->chosen && r->chosen->keys[0])
@@ -356,6 +360,7 @@ static void add_time(json_t *root, const struct plan_report *r)
     json_object_set_new(root, "ranks", json_integer(r->ranks));
     json_object_set_new(root, "rank", json_integer(p->rank));
     json_object_set_new(root, "stages", json_integer(p->stages));
+    json_object_set_new(root, "tensor", json_integer(p->tensor));
     json_object_set_new(root, "bubble", json_real(p->bubble));
     json_object_set_new(root, "libraries_assumed", json_boolean(p->libraries_assumed));
     json_object_set_new(root, "sent_bytes_per_step", json_real(plan_sent_bytes(p, r->ranks)));

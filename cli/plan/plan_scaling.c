@@ -32,7 +32,8 @@ static struct plan_speed read_speed(const struct arguments *args, const struct m
     const struct plan *plan = &p->plan;
     double step_ms = argument_real(args, "step-ms", 0), bandwidth = argument_real(args, "bandwidth", 0),
            network = argument_real(args, "network", 0), latency = argument_real(args, "latency", -1),
-           student = (double)plan->batch * model_shape_forward_flops(&plan->student) / plan->stages,
+           student =
+               (double)plan->batch * model_shape_forward_flops(&plan->student) / plan->stages / plan->tensor,
            teacher = plan->first_epoch_step_flops > plan->step_flops
                          ? 0
                          : (double)plan->batch * plan_teacher_flops(plan),
@@ -43,7 +44,7 @@ static struct plan_speed read_speed(const struct arguments *args, const struct m
     how.bandwidth_assumed = bandwidth <= 0;
     how.network_assumed = network <= 0;
     how.latency_assumed = latency < 0;
-    how.speed = (struct simulated_speed){.step_s = step_ms > 0 ? step_ms * 1e-3 / plan->stages
+    how.speed = (struct simulated_speed){.step_s = step_ms > 0 ? step_ms * 1e-3 / plan->stages / plan->tensor
                                                                : all / (how.gflops * 1e9),
                                          .backward = backward > 0 ? backward / all : 0,
                                          .student = all > 0 ? student / all : 0,
@@ -98,12 +99,13 @@ int scaling_table_make(struct scaling_table *t, const struct arguments *args,
                          "--bandwidth requires the time of a step on one rank");
     memory_option_plan(&option, planner, "", simulate_inspect, &schedule);
     t->how = read_speed(args, planner, ranks, gflops);
-    int stages = planner->plan.stages;
-    for (int n = stages; n <= ranks && t->count < SCALING_ROWS && option.possible;
+    int each = planner->plan.stages * planner->plan.tensor;
+    schedule.tensor_bytes = (double)planner->plan.tensor_bytes;
+    for (int n = each; n <= ranks && t->count < SCALING_ROWS && option.possible;
          n = n < ranks && 2 * n > ranks ? ranks : 2 * n) {
         struct simulated_step s = simulate(&t->how, &schedule, n);
         int64_t global = n == ranks ? planner->config.train.global_batch : 0;
-        double images = global > 0 ? (double)global : n / stages * (double)planner->plan.batch;
+        double images = global > 0 ? (double)global : n / each * (double)planner->plan.batch;
         t->rows[t->count++] = (struct scaling_row){.ranks = n,
                                                    .sums_s = s.sums_s,
                                                    .step_s = s.step_s,

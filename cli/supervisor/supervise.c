@@ -402,12 +402,13 @@ static int attempt(struct supervisor *v, struct error *err)
 static void remove_lost_rank(struct supervisor *v, struct supervision *s)
 {
     struct supervised_ranks *r = &s->ranks;
-    int stages = r->stages > 1 ? r->stages : 1, first = v->lost / stages * stages;
-    if (r->size <= stages) {
-        log_info("no rank is left out: a pipeline of %d stages needs all of them", stages);
+    int each = comm_layout_ranks(r->layout), first = v->lost / each * each;
+    if (r->size <= each) {
+        if (r->layout.tensor > 1) log_info("no rank is left out: the only replica needs all %d ranks", each);
+        else log_info("no rank is left out: a pipeline of %d stages needs all of them", each);
         return;
     }
-    for (int k = 0; k < stages; k++) {
+    for (int k = 0; k < each; k++) {
         const char *card = r->cards ? r->cards[first] : NULL;
         for (int i = first; r->cards && i + 1 < r->size; i++) r->cards[i] = r->cards[i + 1];
         if (card) r->cards[r->size - 1] = card; /* kept for the owner of the array */

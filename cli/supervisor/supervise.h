@@ -9,6 +9,7 @@
 #define MEOPT_CLI_SUPERVISOR_SUPERVISE_H
 
 #include "core/base/error.h"
+#include "core/comm/layout.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -16,8 +17,8 @@
 /* The ranks of a run. Either the supervisor starts them all on this host, or a launcher starts one process
  * per rank: then this is the process of rank 0, and it supervises only the worker of rank 0. */
 struct supervised_ranks {
-    int size;             /* of the run; 0 or 1: a single process */
-    int stages;           /* dist.pipeline */
+    int size; /* of the run; 0 or 1: a single process */
+    struct comm_layout layout;
     bool launched;        /* by srun, mpirun, torchrun */
     bool hasty;           /* the launcher kills them a second after Ctrl-C: Open MPI's mpirun */
     int local_rank;       /* of a launched rank */

@@ -95,7 +95,7 @@ struct rank_now {
     bool joined;
     double silent; /* seconds since its last heartbeat */
 };
-void ranks_list(json_t *live, const struct rank_now *all, int size, int stages);
+void ranks_list(json_t *live, const struct rank_now *all, int size, struct comm_layout layout);
 
 /* ---- supervise_live.c ---- */
 

@@ -37,7 +37,7 @@ int ranks_open(struct supervisor *v, struct error *err)
                            : v->s->foreground ? _("its messages are above")
                                               : _("see worker.log in the run directory");
     struct hub_options o = {.size = r->size,
-                            .stages = r->stages,
+                            .layout = r->layout,
                             .log_hint = log_hint,
                             .expected = {.program_crc = meta_program_crc(), .config_hash = r->config_hash},
                             .join_seconds = RANKS_JOIN_SECONDS,
@@ -193,7 +193,7 @@ static int slowest(const struct rank_now *all, int size)
     return most - least > 0.2 ? found : -1;
 }
 
-static json_t *rank_json(const struct rank_now *now, int r, bool slow, int stages)
+static json_t *rank_json(const struct rank_now *now, int r, bool slow, struct comm_layout layout)
 {
     const struct hub_rank *rank = &now->rank;
     const char *phase = rank->beat.phase < PHASE_COUNT ? rank_phases[rank->beat.phase].name : "";
@@ -205,11 +205,11 @@ static json_t *rank_json(const struct rank_now *now, int r, bool slow, int stage
         "mem_bytes", (json_int_t)rank->beat.mem_bytes, "peak_bytes", (json_int_t)rank->beat.peak_bytes,
         "slowest", slow);
     double bubble = rank->beat.step_ms > 0 ? rank->beat.stage_wait_ms / rank->beat.step_ms : 0;
-    json_t *stage = stages > 1 ? json_pack("{s:i, s:i, s:f}", "stage", r % stages, "replica", r / stages,
-                                           "bubble", bubble)
-                               : NULL;
-    if (stage) json_object_update(rank_object, stage);
-    json_decref(stage);
+    struct comm_place at = comm_place_of(layout, r);
+    if (layout.tensor > 1) json_object_set_new(rank_object, "tensor", json_integer(at.tensor));
+    if (layout.stages > 1) json_object_set_new(rank_object, "stage", json_integer(at.stage));
+    if (comm_layout_ranks(layout) > 1) json_object_set_new(rank_object, "replica", json_integer(at.replica));
+    if (layout.stages > 1) json_object_set_new(rank_object, "bubble", json_real(bubble));
     return rank_object;
 }
 
@@ -255,7 +255,7 @@ static json_t *hosts_json(const struct rank_now *all, int size, int *count)
     return list;
 }
 
-void ranks_list(json_t *live, const struct rank_now *all, int size, int stages)
+void ranks_list(json_t *live, const struct rank_now *all, int size, struct comm_layout layout)
 {
     int slow = slowest(all, size), hosts, running = 0;
     bool *listed = xcalloc((size_t)size, sizeof *listed);
@@ -280,7 +280,7 @@ void ranks_list(json_t *live, const struct rank_now *all, int size, int stages)
                                       many_ranks_range(peaks, size)));
     }
     for (int r = 0; r < size; r++)
-        if (listed[r]) json_array_append_new(list, rank_json(&all[r], r, r == slow, stages));
+        if (listed[r]) json_array_append_new(list, rank_json(&all[r], r, r == slow, layout));
     json_object_set_new(live, "ranks", list);
     free(listed);
     free(lost);
@@ -296,6 +296,6 @@ void ranks_report(struct supervisor *v, json_t *live)
     struct rank_now *all = xcalloc((size_t)size, sizeof *all);
     for (int r = 0; r < size; r++)
         all[r].joined = hub_server_rank(v->hub, r, &all[r].rank, &all[r].silent, &still);
-    ranks_list(live, all, size, v->s->ranks.stages);
+    ranks_list(live, all, size, v->s->ranks.layout);
     free(all);
 }

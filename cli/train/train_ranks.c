@@ -170,7 +170,7 @@ int train_ranks_plan(struct train_ranks *r, const struct arguments *args, const 
     bool launched = r->launch.size > 1;
     r->how =
         (struct supervised_ranks){.size = ranks_wanted(r, args, config),
-                                  .stages = config_stages(config),
+                                  .layout = {config_stages(config), config_tensor(config)},
                                   .launched = launched,
                                   .hasty = launched && strcmp(r->launch.launcher, "mpirun of Open MPI") == 0,
                                   .local_rank = r->launch.local_rank < 0 ? 0 : r->launch.local_rank,

@@ -4,16 +4,22 @@
 #include <stdio.h>
 #include <unistd.h>
 
-void comm_stage_text(char text[COMM_STAGE_TEXT], int rank, int stages)
+void comm_place_text(char text[COMM_PLACE_TEXT], int rank, struct comm_layout layout)
 {
+    struct comm_place at = comm_place_of(layout, rank);
     text[0] = 0;
-    if (stages > 1)
-        snprintf(text, COMM_STAGE_TEXT, _(", stage %d of replica %d"), rank % stages, rank / stages);
+    if (layout.stages > 1 && layout.tensor > 1)
+        snprintf(text, COMM_PLACE_TEXT, _(", tensor %d of stage %d of replica %d"), at.tensor, at.stage,
+                 at.replica);
+    else if (layout.tensor > 1)
+        snprintf(text, COMM_PLACE_TEXT, _(", tensor %d of replica %d"), at.tensor, at.replica);
+    else if (layout.stages > 1)
+        snprintf(text, COMM_PLACE_TEXT, _(", stage %d of replica %d"), at.stage, at.replica);
 }
 
 void comm_report(struct comm_report *report, const struct comm *comm, int code, const struct error *own)
 {
-    *report = (struct comm_report){.code = code, .stages = comm->stages};
+    *report = (struct comm_report){.code = code, .layout = comm->layout};
     if (code) report->err = *own;
     gethostname(report->host, sizeof report->host - 1);
 }
@@ -22,9 +28,9 @@ int comm_name_rank(const struct comm_report *report, int rank, int code, const c
                    struct error *err)
 {
     struct error named = {0};
-    char stage[COMM_STAGE_TEXT];
-    comm_stage_text(stage, rank, report->stages);
-    error_set(&named, code, hint, "rank %d (host %s%s) %s: %s", rank, report->host, stage, what,
+    char place[COMM_PLACE_TEXT];
+    comm_place_text(place, rank, report->layout);
+    error_set(&named, code, hint, "rank %d (host %s%s) %s: %s", rank, report->host, place, what,
               report->err.what);
     if (report->err.file[0]) error_at(&named, report->err.file, 0, 0);
     if (err) *err = named;

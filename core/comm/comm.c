@@ -293,6 +293,7 @@ int comm_tree_job(struct comm *comm, void *tree, struct error *err)
     int64_t offsets[COMM_TREE_RANKS + 1] = {0}, part;
     if (!comm_adds_by_tree(comm->size))
         return error_set(err, EXIT_FAILED, NULL, "a tree of %d ranks; expected 1, 2, 4 or 8", comm->size);
+    comm->tree_bytes += t->count * (int64_t)sizeof(float);
     if (!comm->ops || comm->size == 1) return 0;
     part = comm_tree_part(comm->size, t->count) / (int64_t)sizeof(float);
     for (int q = 1; q <= comm->size; q++) offsets[q] = q * part < t->count ? q * part : t->count;

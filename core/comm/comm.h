@@ -37,6 +37,7 @@
 #define MEOPT_COMM_COMM_H
 
 #include "core/base/error.h"
+#include "core/comm/layout.h"
 #include "core/device/device.h"
 
 enum { COMM_MOST_RANKS = 4096 };
@@ -158,7 +159,8 @@ struct comm {
     struct comm_options options; /* of comm_open */
     struct error broken;         /* the first failure of a collective: every later call returns it */
     double waited;               /* seconds in which callers waited for its calls and jobs, so far */
-    int stages;                  /* of a pipeline, which messages name (comm_stage_text) */
+    struct comm_layout layout;   /* of the ranks, which messages name (comm_place_text) */
+    int64_t tree_bytes;          /* of arrays that comm_tree_sum has added up so far, also on "dry" */
     char host_why[128];          /* reason why ranks with cards do not use nccl; "": none */
     void *state;
     /* comm_open's: */
@@ -308,13 +310,10 @@ int comm_transfer(struct comm *comm, const struct comm_message *messages, int co
  * WHAT: ...". A rank that fails calls it too and skips no collective, so the others do not hang. */
 int comm_agree(struct comm *comm, int code, const struct error *own, const char *what, struct error *err);
 
-/* Writes ", stage 1 of replica 0", the place of a rank in pipelines of `stages` ranks; without them "". */
-enum { COMM_STAGE_TEXT = 48 };
-void comm_stage_text(char text[COMM_STAGE_TEXT], int rank, int stages);
-
 /* The result of one rank, for callers that gather results themselves. */
 struct comm_report {
-    int code, stages;
+    int code;
+    struct comm_layout layout;
     char host[65];
     struct error err;
 };

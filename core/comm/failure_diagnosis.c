@@ -52,10 +52,10 @@ void hub_fail(struct hub *hub, int code, int rank, const char *what, const char 
 
 void describe_rank(const struct hub *hub, char *dst, size_t size, int r, const struct rank_facts *f)
 {
-    char stage[COMM_STAGE_TEXT];
-    comm_stage_text(stage, r, hub->options.stages);
+    char place[COMM_PLACE_TEXT];
+    comm_place_text(place, r, hub->options.layout);
     snprintf(dst, size, "rank %d (host %s, pid %d%s%s%s)", r, f->host[0] ? f->host : "unknown", f->pid,
-             f->card[0] ? ", card " : "", f->card, stage);
+             f->card[0] ? ", card " : "", f->card, place);
 }
 
 /* Writes "collective 103 (reduce)" or "message 5 (send of pipeline 0)". */

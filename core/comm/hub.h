@@ -19,6 +19,7 @@
 #define MEOPT_COMM_HUB_H
 
 #include "core/base/error.h"
+#include "core/comm/layout.h"
 #include "core/comm/wire.h"
 
 enum { HUB_STRANGERS = 64, HUB_SILENT_SECONDS = 10, HUB_STUCK_SECONDS = 20, HUB_HELLO_SECONDS = 5 };
@@ -32,7 +33,7 @@ struct hub_phase {
 
 struct hub_options {
     int size;
-    int stages; /* of a pipeline, which messages name (comm_stage_text) */
+    struct comm_layout layout; /* which messages name (comm_place_text) */
     uint8_t key[WIRE_KEY_BYTES];
     struct rank_facts expected; /* program_crc, version and config_hash that all ranks must have */
     double join_seconds;        /* for all ranks to join */

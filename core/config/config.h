@@ -217,6 +217,7 @@ struct config {
         enum dist_backend backend;
         enum dist_shard shard;
         int64_t pipeline; /* stages; 1: none */
+        int64_t tensor;   /* ranks that divide the slices of a layer; 1: none */
         enum dist_reduce reduce;
     } dist;
 
@@ -277,11 +278,20 @@ static inline int config_stages(const struct config *config)
 {
     return config->dist.pipeline > 1 ? (int)config->dist.pipeline : 1;
 }
+/* Returns the ranks of a tensor group (dist.tensor), and of a replica. */
+static inline int config_tensor(const struct config *config)
+{
+    return config->dist.tensor > 1 ? (int)config->dist.tensor : 1;
+}
+static inline int config_replica_ranks(const struct config *config)
+{
+    return config_stages(config) * config_tensor(config);
+}
 /* Returns the copies of the student that `ranks` ranks train. */
 static inline int config_replicas(const struct config *config, int ranks)
 {
-    int stages = config_stages(config);
-    return ranks > stages ? ranks / stages : 1;
+    int each = config_replica_ranks(config);
+    return ranks > each ? ranks / each : 1;
 }
 /* Returns whether steps are made of micro-batches that ranks share. */
 static inline bool config_shares_steps(const struct config *config, int ranks)

@@ -500,6 +500,10 @@ const struct config_key config_keys[] = {
     {"dist.pipeline", CONFIG_INT, "stages", NULL, NULL, 1, 4096, "1", "train plan",
      "number of ranks that form a pipeline: stage S has the blocks S, S + dist.pipeline and so on; 1: none",
      false, AT(dist.pipeline)},
+    {"dist.tensor", CONFIG_INT, "ranks", NULL, NULL, 1, 8, "1", "train plan",
+     "number of ranks that divide the slices of each layer (model_s.slices): 1, 2, 4 or 8; they have the "
+     "same micro-batches; 1: none",
+     false, AT(dist.tensor)},
     {"dist.reduce", CONFIG_CHOICE, NULL, dist_reduce_names, NULL, 0, 0, "ordered", "train plan",
      "sums of gradients over ranks; ordered: in rank order, with the bits of one rank; library: by the "
      "reduce-scatter of MPI, NCCL or RCCL, for more than 64 ranks: bits may depend on the number of ranks, "

@@ -49,6 +49,7 @@ static const struct {
     {"zero_stage fsdp sharding sharded", "dist.shard"},
     {"pipeline_parallel_size pipeline_model_parallel_size pipeline_stages num_stages pp_size pp",
      "dist.pipeline"},
+    {"tensor_parallel_size tensor_model_parallel_size model_parallel_size tp_size tp", "dist.tensor"},
     {"r lora_r lora_rank peft", "lora.rank"},
     {"lora_alpha", "lora.alpha"},
     {"target_modules lora_targets lora_target_modules", "lora.targets"},

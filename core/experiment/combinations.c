@@ -79,6 +79,13 @@ static void rank_rows(const struct combinations *w, const struct config *c, cons
     REFUSE(w, stages > 1 && ranks % stages, "dist.pipeline",
            "start a multiple of it: --cards, srun, --workers", "dist.pipeline is %d, but there %s %d rank%s",
            stages, ranks == 1 ? "is" : "are", ranks, ranks == 1 ? "" : "s");
+    int tensor = config_tensor(c);
+    REFUSE(w, tensor > 1 && stages <= 1 && ranks % tensor, "dist.tensor",
+           "start a multiple of it: --cards, srun, --workers", "dist.tensor is %d, but there %s %d rank%s",
+           tensor, ranks == 1 ? "is" : "are", ranks, ranks == 1 ? "" : "s");
+    REFUSE(w, tensor > 1 && stages > 1 && ranks % stages == 0 && ranks % (stages * tensor), "dist.tensor",
+           "start a multiple of their product: --cards, srun, --workers",
+           "dist.tensor is %d and dist.pipeline %d, but there are %d ranks", tensor, stages, ranks);
     const struct model_shape *divided[] = {student,
                                            o->teacher && !c->train.cache_teacher ? teacher : student};
     for (int i = 0; i < (w->list ? 1 : 2); i++)

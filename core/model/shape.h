@@ -171,17 +171,17 @@ struct parameter {
     int ndim;
     int64_t shape[4];
     int64_t count;
-    int role;     /* enum role (family.h) */
-    int group;    /* 0 embedding, 1..depth blocks, depth+1 final norm, projection and head */
-    bool matrix;  /* GEMM operand: stored in weight_type; all other parameters are F32 */
-    bool trained; /* has a gradient; false: mask_token, and frozen parameters (tower_options.frozen) */
+    int role;          /* enum role (family.h) */
+    int group;         /* 0 embedding, 1..depth blocks, depth+1 final norm, projection and head */
+    int slice, slices; /* it is the slice-th of `slices` parts of a tensor (parameters.h); else -1 of 1 */
+    bool matrix;       /* GEMM operand: stored in weight_type; all other parameters are F32 */
+    bool trained;      /* has a gradient; false: mask_token, and frozen parameters (tower_options.frozen) */
     /* stays in memory with weight_buffers: mask_token, and what is frozen in a group that is trained */
     bool resident;
     bool decay;        /* ndim >= 2 after removing dimensions of size 1 */
     bool small;        /* norm, bias, LayerScale, token, position embedding: residual bits do not pay */
     bool hidden;       /* a matrix between activations: muon orthogonalizes it */
     bool owned;        /* ranks do not divide it (dist.shard) */
-    int slice, slices; /* it is the slice-th of `slices` parts of a tensor (parameters.h); else -1 of 1 */
     int64_t rows[3];   /* of the matrices of which it consists: queries, keys, values; gate, value. 0: one */
     bool head;         /* distillation head or classifier: lr scaled by optim.head_lr_scale */
     bool may_be_new;   /* of a head: random if a checkpoint lacks it */

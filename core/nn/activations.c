@@ -303,7 +303,7 @@ void activations_lay_scratch(struct tower *t)
     at = larger(at, end);
     for (int i = 0; i < t->parameter_count; i++)
         if (t->parameters[i].matrix && t->parameters[i].weight_type != o->compute &&
-            tower_owns(t, t->parameters[i].group))
+            tower_owns_parameter(t, &t->parameters[i]))
             largest = larger(largest, (size_t)t->parameters[i].count * e);
     bool sliced = tower_slices(t) > 1;
     size_t sums = sliced ? (size_t)slice_buffers((int)own) * R * D * sizeof(float) : 0,

@@ -58,8 +58,8 @@ struct tower_options {
     /* Above 1: the tower is that stage of a pipeline, and has weights, gradients and activations of its own
      * groups only (stage_of_group). It runs group by group, and needs what slots need. */
     int stages, stage;
-    /* With model_shape.slices: the tower has slices_own of them, a power of 2, from slices_first on; 0:
-     * all */
+    /* The slices of sliced parameters (model_s.slices) that this rank of a tensor group has: slices_own of
+     * them, from slices_first on; 0, 0: all (tower_owns_parameter) */
     int slices_first, slices_own;
     bool patch_tokens; /* out also holds the patch tokens (loss tokens cls+patch) */
     bool head_loaded;  /* tower_load refuses a file without the head or classifier (EXIT_USAGE) */
@@ -121,6 +121,25 @@ static inline bool tower_owns(const struct tower *tower, int group)
     const struct tower_options *o = &tower->options;
     return stage_of_group(o->stages, tower->group_count, group) == o->stage;
 }
+/* Whether a rank with these slices has a parameter: one of them, or a tensor that is not sliced, which every
+ * rank of a tensor group has. own 0: all slices. */
+struct tower_slices {
+    int first, own;
+};
+static inline bool tower_slices_have(struct tower_slices s, const struct parameter *p)
+{
+    return p->slice < 0 || s.own == 0 || (p->slice >= s.first && p->slice < s.first + s.own);
+}
+static inline bool tower_owns_slice(const struct tower *tower, const struct parameter *p)
+{
+    const struct tower_options *o = &tower->options;
+    return tower_slices_have((struct tower_slices){o->slices_first, o->slices_own}, p);
+}
+/* Whether this rank has it: the same, of a group of its stage. */
+static inline bool tower_owns_parameter(const struct tower *tower, const struct parameter *p)
+{
+    return tower_owns_slice(tower, p) && tower_owns(tower, p->group);
+}
 
 int tower_create(struct tower **tower, struct device *device, const struct model_shape *model_shape,
                  const struct tower_options *options, struct error *err);
@@ -141,8 +160,6 @@ struct weight_span tower_group_weights(const struct tower *tower, int group);
 enum { WEIGHT_BUFFERS = 3 };
 int tower_weight_buffer(const struct tower *tower, int group);
 
-/* Whether this tower has the values of a parameter: its group's stage, and of a slice its rank. */
-bool tower_owns_parameter(const struct tower *tower, const struct parameter *p);
 /* With slices_own: the ranks that have the others. */
 void tower_bind_ranks(struct tower *tower, const struct slice_ranks *ranks);
 /* After a pass: returns the error of these ranks, whose sums were not computed since. */

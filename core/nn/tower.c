@@ -21,17 +21,6 @@ static int64_t stored_count(const struct parameter *p)
     return p->role == ROLE_Q_B ? 3 * p->count : p->role == ROLE_V_B ? 0 : p->count;
 }
 
-/* Whether p is whole, or one of this tower's slices. */
-static bool own_part(const struct tower *t, const struct parameter *p)
-{
-    int at = p->slice - t->options.slices_first;
-    return p->slice < 0 || (at >= 0 && at < tower_own_slices(t));
-}
-bool tower_owns_parameter(const struct tower *t, const struct parameter *p)
-{
-    return tower_owns(t, p->group) && own_part(t, p);
-}
-
 /* Lays out weights of a group from *at: F32 vectors first, then the matrices, like the gradients. If groups
  * share buffers, there are two kinds: those that use the buffers, and those that stay in memory. Returns the
  * bytes of the group, by which *at advances unless it is another stage's. */
@@ -43,9 +32,10 @@ static size_t lay_weights(struct tower *t, int group, bool staying, size_t *at, 
     for (int matrices = 0; matrices < 2; matrices++) {
         for (int i = 0; i < t->parameter_count; i++) {
             struct parameter *p = &t->parameters[i];
-            if (p->group != group || p->matrix != (matrices == 1) || !own_part(t, p)) continue;
+            if (p->group != group || p->matrix != (matrices == 1)) continue;
             if (t->options.weight_buffers && p->resident != staying) continue;
             p->weight_type = p->matrix ? t->options.weight_type : DTYPE_F32;
+            if (!tower_owns_slice(t, p)) continue;
             size_t here = tower_place(&end, (size_t)stored_count(p) * dtype_bytes(p->weight_type));
             p->weight_at =
                 p->role == ROLE_V_B ? p[-1].weight_at + 2 * (size_t)p->count * sizeof(float) : here - begin;
@@ -142,8 +132,9 @@ static void lay_group(struct tower *t, int group, size_t begin)
     for (int matrices = 0; matrices < 2; matrices++) {
         for (int i = 0; i < t->parameter_count; i++) {
             struct parameter *p = &t->parameters[i];
-            if (p->group != group || p->matrix != (matrices == 1) || !p->trained || !own_part(t, p)) continue;
+            if (p->group != group || p->matrix != (matrices == 1) || !p->trained) continue;
             p->grad_type = p->matrix ? t->options.grad_type : DTYPE_F32;
+            if (!tower_owns_slice(t, p)) continue;
             size_t here = tower_place(&at, (size_t)stored_count(p) * dtype_bytes(p->grad_type));
             p->grad_at =
                 p->role == ROLE_V_B ? p[-1].grad_at + 2 * (size_t)p->count * sizeof(float) : here - begin;

@@ -208,50 +208,90 @@ int meopt_norms_begin(struct meopt *opt, const struct meopt_gradient *gradients,
     return status;
 }
 
-/* Computes norms and `finite` of all sets. One array holds the slots of all tensors, then each set's number
- * of bad groups, so that one call of options.reduce is enough. */
-static int sets_sums(const struct meopt *opt, size_t sets, const int *set_of, double *norms, int *finite,
-                     struct meopt_error *err)
+/* Which set a tensor is in; -1: none. stepped: only tensors of the last step are in sets. */
+struct sets {
+    size_t count;
+    const int *of;
+    bool stepped;
+};
+
+static int set_of_tensor(const struct meopt *opt, const struct sets *sets, size_t i)
 {
-    size_t slots = 0, at = 0;
-    for (size_t i = 0; i < opt->count; i++) slots += set_of[i] >= 0 ? optim_slots(opt, &opt->tensors[i]) : 0;
-    double *values = calloc(slots + sets + 1, sizeof *values);
+    return sets->stepped && !opt->tensors[i].stepped ? -1 : sets->of[i];
+}
+
+/* Computes norms and `finite` of all sets, and saturated groups (wide NULL: not). One array holds the slots
+ * of all tensors, then each set's number of bad groups, then of saturated ones, so that one call of
+ * options.reduce is enough. */
+static int sets_sums(const struct meopt *opt, const struct sets *sets, double *norms, int *finite,
+                     int64_t *wide, struct meopt_error *err)
+{
+    size_t slots = 0, at = 0, more = wide ? 2 * sets->count : sets->count;
+    for (size_t i = 0; i < opt->count; i++)
+        slots += set_of_tensor(opt, sets, i) >= 0 ? optim_slots(opt, &opt->tensors[i]) : 0;
+    double *values = calloc(slots + more + 1, sizeof *values), *bad = values + slots;
     if (!values) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu norms", slots);
     for (size_t i = 0; i < opt->count; i++) {
         const struct tensor *t = &opt->tensors[i];
-        if (set_of[i] < 0) continue;
-        values[slots + (size_t)set_of[i]] += (double)partials_total(opt, t).bad_groups;
+        int set = set_of_tensor(opt, sets, i);
+        if (set < 0) continue;
+        struct optim_partial total = partials_total(opt, t);
+        bad[set] += (double)total.bad_groups;
+        if (wide) bad[sets->count + (size_t)set] += (double)total.wide_groups;
         slots_add(opt, t, OPTIM_VALUE(gradient_squares), values + at);
         at += optim_slots(opt, t);
     }
-    int status = optim_reduce(opt, values, slots + sets, err);
-    for (size_t s = 0; s < sets; s++) {
+    int status = optim_reduce(opt, values, slots + more, err);
+    for (size_t s = 0; s < sets->count; s++) {
         norms[s] = 0;
-        finite[s] = values[slots + s] == 0;
+        finite[s] = bad[s] == 0;
+        if (wide) wide[s] = (int64_t)bad[sets->count + s];
     }
     at = 0;
     for (size_t i = 0; i < opt->count; i++) {
-        if (set_of[i] < 0) continue;
-        norms[set_of[i]] = slots_sum(opt, &opt->tensors[i], norms[set_of[i]], values + at);
+        int set = set_of_tensor(opt, sets, i);
+        if (set < 0) continue;
+        norms[set] = slots_sum(opt, &opt->tensors[i], norms[set], values + at);
         at += optim_slots(opt, &opt->tensors[i]);
     }
-    for (size_t s = 0; s < sets; s++) norms[s] = sqrt(norms[s]);
+    for (size_t s = 0; s < sets->count; s++) norms[s] = sqrt(norms[s]);
     free(values);
     return status;
+}
+
+static int check_sets(const struct meopt *opt, const struct sets *sets, struct meopt_error *err)
+{
+    for (size_t i = 0; i < opt->count; i++)
+        if (sets->of[i] >= 0 && (size_t)sets->of[i] >= sets->count)
+            return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %zu is in set %d of %zu", i, sets->of[i],
+                              sets->count);
+    return MEOPT_OK;
 }
 
 int meopt_norms_end(struct meopt *opt, size_t sets, const int *set_of, double *norms, int *finite,
                     struct meopt_error *err)
 {
+    struct sets all = {sets, set_of, false};
     if (!opt || !set_of || !norms || !finite) return optim_fail(err, MEOPT_BAD_ARGUMENT, "a null argument");
     OPTIM_ENTER(opt);
-    for (size_t i = 0; i < opt->count; i++)
-        if (set_of[i] >= 0 && (size_t)set_of[i] >= sets)
-            return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %zu is in set %d of %zu", i, set_of[i], sets);
+    int status = check_sets(opt, &all, err);
+    if (status) return status;
     struct meopt found = *opt;
     if (opt->measured) found.partials = opt->measured;
-    int status = opt->count && !opt->measured ? optim_results(opt, err) : MEOPT_OK;
-    return status ? status : sets_sums(&found, sets, set_of, norms, finite, err);
+    status = opt->count && !opt->measured ? optim_results(opt, err) : MEOPT_OK;
+    return status ? status : sets_sums(&found, &all, norms, finite, NULL, err);
+}
+
+int meopt_step_sets(struct meopt *opt, size_t sets, const int *set_of, double *norms, int *finite,
+                    int64_t *wide, struct meopt_error *err)
+{
+    struct sets all = {sets, set_of, true};
+    if (!opt || !set_of || !norms || !finite || !wide)
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "a null argument");
+    if (opt->stepping) return optim_fail(err, MEOPT_BAD_ORDER, "the step has not ended");
+    OPTIM_ENTER(opt);
+    int status = check_sets(opt, &all, err);
+    return status ? status : sets_sums(opt, &all, norms, finite, wide, err);
 }
 
 int meopt_gradient_found(struct meopt *opt, const struct meopt_gradient *gradients,

@@ -40,7 +40,7 @@ static void count_exchanged(struct plan *p, const struct trainer *t)
     for (int i = 0; i < t->student->parameter_count; i++) {
         const struct parameter *q = &t->student->parameters[i];
         int64_t bytes = q->count * (int64_t)dtype_bytes(q->weight_type);
-        if (!tower_owns(t->student, q->group)) continue;
+        if (!tower_owns_parameter(t->student, q)) continue;
         own += q->trained ? q->count : 0;
         if (q->group < t->student->lowest && !q->resident) begun += bytes * (passes - 1);
         if (!q->trained && !q->resident) frozen += bytes; /* read by forward passes only */
@@ -115,6 +115,19 @@ double plan_update_share(const struct plan *p)
 double plan_teacher_flops(const struct plan *p)
 {
     return p->has_teacher ? model_shape_forward_flops(&p->teacher) / (p->stages > 1 ? p->stages : 1) : 0;
+}
+
+/* Returns the share of a tower's matrices that this rank of a tensor group multiplies by. */
+static double tensor_share(const struct tower *tower)
+{
+    double own = 0, all = 0;
+    for (int i = 0; i < tower->parameter_count; i++) {
+        const struct parameter *p = &tower->parameters[i];
+        if (!p->matrix) continue;
+        all += (double)p->count;
+        own += tower_owns_slice(tower, p) ? (double)p->count : 0;
+    }
+    return all > 0 ? own / all : 1;
 }
 
 /* Returns the part of a pass in which a stage waits for the others, in ticks of step_pipeline.c. With fewer
@@ -202,7 +215,8 @@ static void count(struct plan *p, const struct trainer *t)
     p->twice = t->schedule.twice;
     p->exact = trainer_clips_exactly(t);
     p->stages = t->stages ? t->stages->size : 1;
-    double student = t->student_flops / p->stages, teacher = plan_teacher_flops(p);
+    p->tensor = t->tensor ? t->tensor->size : 1;
+    double student = t->student_flops * tensor_share(t->student) / p->stages, teacher = plan_teacher_flops(p);
     p->first_epoch_step_flops = (double)p->batch * (student + teacher);
     p->step_flops = c->train.cache_teacher ? (double)p->batch * student : p->first_epoch_step_flops;
     teacher *= pipeline_divides_teacher(t);
@@ -312,7 +326,10 @@ static int plan_rank(struct plan *plan, const struct config *config, const struc
     if (code == 0)
         code = trainer_create_distributed(&trainer, &copy, device, !plan->from_checkpoints, ranks,
                                           dry_teacher, &(struct inspection){inspect, context}, err);
+    int64_t added = code == 0 && trainer->tensor ? trainer->tensor->tree_bytes : 0;
     if (code == 0) code = dry_step(trainer, 1, err);
+    if (code == 0 && trainer->tensor)
+        plan->tensor_bytes = (trainer->tensor->tree_bytes - added) * trainer->schedule.rounds;
     if (code == 0) code = trainer_reserve_points(trainer, err);
     if (code && err && !plan->from_checkpoints && (copy.model_t.weight[0] || copy.model_s.weight[0]) &&
         copy.model_t.arch == TOWER_ARCH_CUSTOM && !model_shape_known(&copy)) {
@@ -348,19 +365,19 @@ static void find_largest(void *context, const struct trainer *t)
     if (t->student) *(int *)context = dp_largest_rank(t);
 }
 
-/* Plans the rank with the most memory: of each stage the first one, whose vectors have the largest states per
- * element, or the rank with the most elements. */
+/* Plans the rank with the most memory: of each stage and tensor index the first one, whose vectors have the
+ * largest states per element, or the rank with the most elements. */
 static int largest_rank(const struct config *config, const struct comm_options *ranks, struct plan *plan,
                         struct error *err)
 {
     struct comm_options one = *ranks;
     struct plan first;
-    int stages = config->dist.pipeline > 1 ? (int)config->dist.pipeline : 1, code = 0;
-    for (int stage = 0; stage < stages && !code; stage++) {
-        one.rank = stage;
+    int each = config_replica_ranks(config), code = 0;
+    for (int place = 0; place < each && !code; place++) {
+        one.rank = place;
         code = plan_rank(&first, config, &one, find_largest, &one.rank, err);
-        if (!stage || first.use.peak_total_bytes > plan->use.peak_total_bytes) *plan = first;
-        if (code || one.rank == stage) continue;
+        if (!place || first.use.peak_total_bytes > plan->use.peak_total_bytes) *plan = first;
+        if (code || one.rank == place) continue;
         code = plan_rank(&first, config, &one, NULL, NULL, err);
         if (first.use.peak_total_bytes > plan->use.peak_total_bytes) *plan = first;
     }
@@ -405,8 +422,10 @@ int plan_evaluation(const struct config *config, bool random, size_t *peak_bytes
 double plan_sent_bytes(const struct plan *plan, int ranks)
 {
     double all = (double)plan->reduced_bytes + (double)plan->gathered_bytes,
-           replicas = (double)ranks / (plan->stages > 1 ? plan->stages : 1);
-    return (double)plan->stream_bytes + (replicas > 1 ? (replicas - 1) / replicas * all : 0);
+           tensor = plan->tensor > 1 ? plan->tensor : 1, stages = plan->stages > 1 ? plan->stages : 1,
+           replicas = (double)ranks / stages / tensor;
+    return (double)plan->stream_bytes + 2 * (tensor - 1) / tensor * (double)plan->tensor_bytes +
+           (replicas > 1 ? (replicas - 1) / replicas * all : 0);
 }
 
 /* Plans the peak of `batch` images per forward, in as many rounds as train.global_batch requires. */

@@ -38,7 +38,8 @@ struct plan {
     } rules[RULE_COUNT];
     int64_t gradient_bytes;                /* of a micro-batch, as reduced between ranks */
     int64_t reduced_bytes, gathered_bytes; /* per step: reduced gradients, gathered sums or weights */
-    int stages;                            /* dist.pipeline */
+    int stages, tensor;                    /* dist.pipeline, dist.tensor */
+    int64_t tensor_bytes;                  /* per step: arrays that this rank's tensor group adds up */
     double bubble;        /* part of a step in which a stage waits for others, by formula; 1 stage: 0 */
     int64_t stream_bytes; /* per step: what a stage sends to the next one, and back */
     int64_t streamed_teacher_bytes;                    /* streamed weights: read per step */

@@ -24,6 +24,7 @@ void simulate_inspect(void *context, const struct trainer *t)
         .two_gradients = tower->options.gradient_buffers == 2,
         .two_weights = dp_weight_buffers(t) == 2,
         .stages = t->stages ? t->stages->size : 1,
+        .tensor = t->tensor ? t->tensor->size : 1,
         .stream_bytes = t->stages ? (double)pipeline_stream_bytes(tower, t->micro) : 0,
     };
     if (pipeline_divides_teacher(t)) {
@@ -35,6 +36,7 @@ void simulate_inspect(void *context, const struct trainer *t)
     for (int i = 0; i < tower->parameter_count; i++) {
         const struct parameter *p = &tower->parameters[i];
         struct simulated_group *g = &s->groups[p->group];
+        if (!tower_owns_slice(tower, p)) continue;
         bool table = tower->model_shape.context && p->group == 0; /* tokens are looked up, not multiplied */
         if (p->matrix && !table) g->work += (double)p->count;
         if (!p->resident) g->weight_bytes += (double)p->count * (double)dtype_bytes(p->weight_type);
@@ -305,11 +307,16 @@ struct simulated_step simulate_step(const struct simulated_schedule *q, const st
                                     int ranks)
 {
     struct simulated_speed v = *given;
-    int count = q->stages > 1 ? q->stages : 1;
+    int count = q->stages > 1 ? q->stages : 1, tensor = q->tensor > 1 ? q->tensor : 1;
+    double sums = 2.0 * (tensor - 1) / tensor * q->tensor_bytes / v.bandwidth;
     double shared = v.slowdown, busy = 0;
     if (shared > 0 && count > 1) v.slowdown = 1; /* while a stage waits, others have its processor */
     if (v.slowdown > 0) v.step_s *= v.slowdown;
-    if (ranks < 2) return (struct simulated_step){v.step_s, v.step_s, 0, 0};
+    v.step_s += sums;
+    ranks /= tensor;
+    v.network /= tensor;
+    if (v.node_ranks > 0) v.node_ranks = v.node_ranks > tensor ? v.node_ranks / tensor : 1;
+    if (ranks < 2) return (struct simulated_step){v.step_s, v.step_s - sums, sums, sums * v.bandwidth};
     struct stages p = {.all = xcalloc((size_t)count, sizeof *p.all), .count = count};
     p.order = q->order;
     struct simulated_step result = {0};
@@ -317,7 +324,7 @@ struct simulated_step simulate_step(const struct simulated_schedule *q, const st
         struct simulation *s = &p.all[i];
         *s = (struct simulation){.schedule = q, .speed = &v, .ranks = ranks / count, .slot = {-1, -1}};
         s->here = ranks_here(&v, ranks, count);
-        s->micro_count = (q->micro_count * ranks + q->ranks - 1) / q->ranks;
+        s->micro_count = (q->micro_count * ranks * tensor + q->ranks - 1) / q->ranks;
         p.order.rounds = (s->micro_count + s->ranks - 1) / s->ranks;
         s->clock = xcalloc((size_t)s->ranks, sizeof *s->clock);
         s->computed = xcalloc((size_t)s->ranks, sizeof *s->computed);
@@ -346,6 +353,9 @@ struct simulated_step simulate_step(const struct simulated_schedule *q, const st
         free(s->computed);
         free(s->reduced);
     }
+    result.sums_s += sums;
+    result.compute_s -= sums;
+    result.sent_bytes += sums * v.bandwidth;
     if (shared > 0 && count > 1) result.step_s = fmax(result.step_s, busy);
     free(p.arrived);
     free(p.all);

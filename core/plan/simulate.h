@@ -10,6 +10,10 @@
  * seconds:
  *
  *     seconds = max(S / B, S (N - G) / (N - 1) G / W) + (N - 1) L,   S = bytes (N - 1) / N
+ *
+ * The T ranks of a tensor group are neighbours, in one node. They make the same calls, so one of them is
+ * simulated: with its share of the node, of the node's network, and of the work, and with the sums of its
+ * group, which send 2 bytes (T - 1) / T and are waited for.
  */
 #ifndef MEOPT_PLAN_SIMULATE_H
 #define MEOPT_PLAN_SIMULATE_H
@@ -33,7 +37,8 @@ struct simulated_schedule {
     int ranks;           /* of the plan */
     bool sharded, sharded_weights;
     bool two_gradients, two_weights; /* buffers: a reduction, or a gather, overlaps with computing */
-    int stages;                      /* dist.pipeline; 1: none */
+    int stages, tensor;              /* dist.pipeline, dist.tensor; 1: none */
+    double tensor_bytes;             /* per step: what a tensor group adds up (plan.h); set by the caller */
     double stream_bytes;             /* of a micro-batch, between two stages */
     int teacher_groups;              /* of a teacher that the stages divide; 0: none */
     double teacher_stream_bytes;

@@ -157,7 +157,9 @@ static void read_meta(struct follow *f)
         f->plan = memory_parse(plan);
         f->baseline = memory_parse(json_object_get(plan, "baseline"));
         double stages = json_member_number(plan, "stages");
-        f->stages = stages > 1 && stages <= 4096 ? (int)stages : 0;
+        f->layout.stages = stages > 1 && stages <= 4096 ? (int)stages : 0;
+        double tensor = json_member_number(plan, "tensor");
+        f->layout.tensor = tensor > 1 && tensor <= 4096 ? (int)tensor : 0;
         f->planned_bubble = json_member_number(plan, "bubble");
         read_rank_plans(f, json_object_get(plan, "ranks"));
     }

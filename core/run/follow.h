@@ -10,6 +10,7 @@
 #define MEOPT_RUN_FOLLOW_H
 
 #include "core/base/error.h"
+#include "core/comm/layout.h"
 #include "core/run/many_ranks.h"
 #include "core/run/memory.h"
 #include "core/run/metric_line.h"
@@ -99,8 +100,8 @@ struct follow {
     struct run_memory plan, baseline;                            /* of the rank with the most memory */
     struct run_memory rank_plans[FOLLOW_CARDS]; /* of each rank, if they differ: see follow_plan */
     int rank_plan_count;
-    int stages;            /* of a pipeline; 0: none */
-    double planned_bubble; /* share of a step in which a stage waits for others; stages 0: undefined */
+    struct comm_layout layout; /* of the ranks; stages 0: no pipeline */
+    double planned_bubble;     /* share of a step in which a stage waits for others; stages 0: undefined */
     bool has_meta, has_plan, use_meopt;
     char teacher[96], student[96]; /* names of the weight files, from config.yaml */
     bool has_teacher;              /* the objective has a teacher */

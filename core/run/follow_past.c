@@ -119,7 +119,7 @@ int follow_at(struct follow **past, const struct follow *now, double step, struc
     memcpy(f->rank_plans, now->rank_plans, sizeof f->rank_plans);
     f->rank_plan_count = now->rank_plan_count;
     f->has_plan = now->has_plan;
-    f->stages = now->stages;
+    f->layout = now->layout;
     f->planned_bubble = now->planned_bubble;
     f->epoch_steps = now->epoch_steps;
     f->status = now->status;

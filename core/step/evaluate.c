@@ -155,9 +155,9 @@ static int each_round(struct pass *p, struct data *data,
         if (p->stop) break;
         if (!code) code = data_next(data, &batch, err);
         if (!code && batch.count) code = visit(p, &batch, err);
+        else if (code && (p->t->stages || p->t->tensor)) comm_fail(&p->t->ranks, code, err); /* they wait */
         else if (!p->t->stages) lost = dp_forward_idle(p->t, &own);
-        else if (!code) lost = pipeline_forward(p->t, p->t->student, &(struct batch){0}, &own);
-        else comm_fail(&p->t->ranks, code, err); /* the other stages would wait for this one */
+        else lost = pipeline_forward(p->t, p->t->student, &(struct batch){0}, &own);
         if (!lost && end) lost = end(p, &own);
         if (lost && !code && err) *err = own;
         if (lost) return lost;

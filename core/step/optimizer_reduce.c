@@ -5,9 +5,8 @@
 /* Returns the ranks that share the tensors of the current call; NULL: this rank has them whole. */
 static struct comm *sharers(struct trainer *t)
 {
-    if (!t->stages) return &t->ranks;
     if (!dp_divides_states(t)) return t->reduce.of_all ? t->stages : NULL;
-    return t->reduce.of_all ? &t->ranks : t->data;
+    return t->reduce.of_all ? t->plane : t->data;
 }
 
 static int reduce_parts(void *context, double *values, size_t count)

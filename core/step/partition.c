@@ -11,11 +11,13 @@ struct position {
     int64_t element, at;
 };
 
-/* Returns whether a parameter has parts: of a partition of weights each that is not resident; else each
- * trained one, and in a group without gradients each. */
+/* Returns whether a parameter has parts: of the slices here, of a partition of weights each that is not
+ * resident; else each trained one, and in a group without gradients each. */
 static bool counted(const struct tower *t, const struct partition *c, const struct parameter *p)
 {
-    return c->weights_only ? !p->resident : p->trained || (!p->resident && p->group < t->lowest);
+    const struct tower_slices *s = c->elsewhere;
+    bool mine = s ? tower_slices_have(*s, p) : tower_owns_slice(t, p);
+    return mine && (c->weights_only ? !p->resident : p->trained || (!p->resident && p->group < t->lowest));
 }
 
 /* Returns the parameter of the group after `i` in memory order; -1: none. */
@@ -91,18 +93,40 @@ static int64_t weights_end(const struct tower *t, const struct partition *c, int
     return end;
 }
 
+/* Sets the offset of each parameter of a group, and the ends of its vectors and matrices: in memory, or
+ * elsewhere as if they followed one another. Returns the elements. */
+static int64_t place_elements(const struct tower *t, struct partition *c, int group, int64_t ends[2])
+{
+    struct gradient_span span = span_of(t, c, group);
+    size_t size = dtype_bytes(matrix_type(t, c, group));
+    int64_t total = 0;
+    ends[0] = c->elsewhere ? 0 : (int64_t)(span.f32_bytes / sizeof(float));
+    ends[1] = c->elsewhere ? 0 : (int64_t)((span.bytes - span.f32_bytes) / size);
+    for (int i = next_in_order(t, c, group, -1); i >= 0; i = next_in_order(t, c, group, i)) {
+        const struct parameter *p = &t->parameters[i];
+        size_t at = p->trained && !c->weights_only ? p->grad_at : p->weight_at;
+        c->element[i] =
+            c->elsewhere
+                ? ends[p->matrix]
+                : (int64_t)((at - (p->matrix ? span.f32_bytes : 0)) / (p->matrix ? size : sizeof(float)));
+        if (c->elsewhere) ends[p->matrix] += p->count;
+        total += p->count;
+    }
+    return total;
+}
+
 /* Sets the offsets of rank r in a group from the position where its part begins. */
-static void set_offsets(const struct tower *t, struct partition *c, int group, int r, struct position at)
+static void set_offsets(const struct tower *t, struct partition *c, int group, int r, struct position at,
+                        const int64_t ends[2])
 {
     struct partition_group *g = &c->groups[group];
-    struct gradient_span gradients = span_of(t, c, group);
-    size_t size = dtype_bytes(matrix_type(t, c, group));
-    g->vectors[r] = (int64_t)(gradients.f32_bytes / sizeof(float));
-    g->matrices[r] = at.parameter < 0 ? (int64_t)((gradients.bytes - gradients.f32_bytes) / size) : 0;
-    g->weights[r] = weights_end(t, c, group);
+    g->vectors[r] = ends[0];
+    g->matrices[r] = at.parameter < 0 ? ends[1] : 0;
+    g->weights[r] = c->elsewhere ? 0 : weights_end(t, c, group);
     if (at.parameter < 0) return;
     const struct parameter *p = &t->parameters[at.parameter];
-    g->weights[r] = weight_offset(t, c, p) + at.element * (int64_t)dtype_bytes(p->weight_type);
+    if (!c->elsewhere)
+        g->weights[r] = weight_offset(t, c, p) + at.element * (int64_t)dtype_bytes(p->weight_type);
     *(p->matrix ? &g->matrices[r] : &g->vectors[r]) = c->element[at.parameter] + at.element;
 }
 
@@ -128,43 +152,35 @@ static void set_part(const struct tower *t, struct partition *c, int group, stru
 static void partition_one(const struct tower *t, struct partition *c, int group, int64_t *owed)
 {
     struct partition_group *g = &c->groups[group];
-    struct gradient_span span = span_of(t, c, group);
-    size_t size = dtype_bytes(matrix_type(t, c, group));
     int first = next_in_order(t, c, group, -1);
-    int64_t total = 0, *offsets = xcalloc(3 * ((size_t)c->ranks + 1), sizeof *offsets);
+    int64_t ends[2], total = place_elements(t, c, group, ends);
+    int64_t *offsets = xcalloc(3 * ((size_t)c->ranks + 1), sizeof *offsets);
     g->vectors = offsets;
     g->matrices = offsets + c->ranks + 1;
     g->weights = offsets + 2 * (c->ranks + 1);
-    g->span = first < 0 ? NULL : t->parameters[first].weight;
-    for (int i = next_in_order(t, c, group, -1); i >= 0; i = next_in_order(t, c, group, i)) {
-        const struct parameter *p = &t->parameters[i];
-        size_t at = p->trained && !c->weights_only ? p->grad_at : p->weight_at;
-        c->element[i] =
-            (int64_t)((at - (p->matrix ? span.f32_bytes : 0)) / (p->matrix ? size : sizeof(float)));
-        total += p->count;
-    }
+    g->span = first < 0 || c->elsewhere ? NULL : t->parameters[first].weight;
     struct position from = {first, 0, 0};
     for (int r = 0; r < c->ranks; r++) {
         int64_t equal = total * (r + 1) / c->ranks + (owed ? owed[r] : 0);
         struct position to = r + 1 < c->ranks ? nearest_cut(t, c, group, equal > from.at ? equal : from.at)
                                               : (struct position){-1, 0, total};
         if (owed) owed[r] = equal - to.at;
-        set_offsets(t, c, group, r + 1, to);
-        if (r == c->rank && tower_owns(t, group)) set_part(t, c, group, from, to);
+        set_offsets(t, c, group, r + 1, to, ends);
+        if (r == c->rank && !c->elsewhere && tower_owns(t, group)) set_part(t, c, group, from, to);
         from = to;
     }
 }
 
-struct partition *partition_make(const struct tower *t, int ranks, int rank, bool weights_only)
+static struct partition *make(const struct tower *t, struct partition how, int stages)
 {
     struct partition *c = xcalloc(1, sizeof *c);
-    *c = (struct partition){
-        .ranks = ranks, .rank = rank, .group_count = t->group_count, .weights_only = weights_only};
+    int ranks = how.ranks;
+    *c = how;
+    c->group_count = t->group_count;
     c->groups = xcalloc((size_t)t->group_count, sizeof *c->groups);
     c->first = xcalloc((size_t)t->parameter_count, sizeof *c->first);
     c->count = xcalloc((size_t)t->parameter_count, sizeof *c->count);
     c->element = xcalloc((size_t)t->parameter_count, sizeof *c->element);
-    int stages = t->options.stages > 1 ? t->options.stages : 1;
     bool owned = false;
     for (int i = 0; i < t->parameter_count; i++) owned = owned || t->parameters[i].owned;
     int64_t *owed = owned ? xcalloc((size_t)(stages * ranks), sizeof *owed) : NULL;
@@ -172,7 +188,20 @@ struct partition *partition_make(const struct tower *t, int ranks, int rank, boo
         partition_one(t, c, group,
                       owed ? owed + ranks * stage_of_group(stages, t->group_count, group) : NULL);
     free(owed);
+    c->elsewhere = NULL; /* the caller's */
     return c;
+}
+
+struct partition *partition_make(const struct tower *t, int ranks, int rank, bool weights_only)
+{
+    return make(t, (struct partition){.ranks = ranks, .rank = rank, .weights_only = weights_only},
+                t->options.stages > 1 ? t->options.stages : 1);
+}
+
+struct partition *partition_elsewhere(const struct tower *t, int ranks, int stages,
+                                      const struct tower_slices *slices)
+{
+    return make(t, (struct partition){.ranks = ranks, .elsewhere = slices}, stages);
 }
 
 void partition_free(struct partition *c)
@@ -198,10 +227,10 @@ void partition_offsets(const struct partition *c, const struct tower *t, int par
     }
 }
 
-void partition_stages(int64_t *offsets, int ranks, int stages, int stage)
+void partition_spread(int64_t *offsets, int ranks, int each, int place)
 {
-    for (int r = ranks * stages; r >= 0; r--) {
-        int parts = r / stages + (r % stages > stage);
+    for (int r = ranks * each; r >= 0; r--) {
+        int parts = r / each + (r % each > place);
         offsets[r] = offsets[parts];
     }
 }

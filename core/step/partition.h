@@ -24,6 +24,7 @@ struct partition_group {
 struct partition {
     int ranks, rank, group_count;
     bool weights_only;
+    const struct tower_slices *elsewhere; /* while it is made */
     struct partition_group *groups;
     int64_t *first,
         *count;       /* (parameters) this rank's elements of each; count may be 0, as of other stages' */
@@ -34,15 +35,19 @@ struct partition {
  * gradients, unless they are resident. weights_only: of its weights instead, all but the resident ones.
  * Without adapters both divide weights alike. */
 struct partition *partition_make(const struct tower *tower, int ranks, int rank, bool weights_only);
+/* Returns the partition of the gradients of a tower with other slices in a pipeline of other stages: of
+ * another rank of the tensor group, or of a run that wrote a checkpoint. For partition_offsets alone. */
+struct partition *partition_elsewhere(const struct tower *tower, int ranks, int stages,
+                                      const struct tower_slices *slices);
 void partition_free(struct partition *cut);
 
 /* Computes where in a parameter each rank's part begins: offsets[ranks + 1], in `unit` bytes per element. */
 void partition_offsets(const struct partition *cut, const struct tower *tower, int parameter, int64_t unit,
                        int64_t *offsets);
 
-/* Spreads offsets (ranks + 1) over the ranks of all stages of a pipeline, offsets[ranks * stages + 1]: rank
- * r * stages + `stage` has part r, other ranks have none. */
-void partition_stages(int64_t *offsets, int ranks, int stages, int stage);
+/* Spreads offsets (ranks + 1) over the ranks of replicas of `each` ranks, offsets[ranks * each + 1]: rank
+ * r * each + `place` has part r, other ranks have none. */
+void partition_spread(int64_t *offsets, int ranks, int each, int place);
 
 /* Return the number of elements of a group's gradients: of all, of this rank's part, of rank `rank`'s
  * part. */

@@ -369,7 +369,7 @@ int trainer_step(struct trainer *t, int64_t step, double lr, const struct batch_
     t->step = 0;
     if (!code) code = device_check(t->device, err);
     if (!empty) t->previous_norm = result->grad_norm;
-    result->wide_groups = meopt_wide_groups(t->opt);
+    result->wide_groups = dp_wide_groups(t);
     result->offload_wait_ms = offload_waited(t) * 1e3;
     result->stage_wait_ms = t->stages ? (stages_waited(t) - stages) * 1e3 : -1;
     result->stream_wait_ms = waited < 0 ? -1 : (stream_waited(t) - waited) * 1e3;

@@ -44,7 +44,8 @@ int step_begin_updates(struct step *s, struct error *err)
 }
 
 int step_end_updates(struct step *s, int code, double (*squares)(const struct trainer *t, int group),
-                     int (*exchange)(struct trainer *t, struct error *err), struct error *err)
+                     int (*exchange)(struct trainer *t, struct error *err),
+                     int (*gather)(struct step *s, struct error *err), struct error *err)
 {
     struct trainer *t = s->t;
     struct meopt_error library = {0};
@@ -54,9 +55,10 @@ int step_end_updates(struct step *s, int code, double (*squares)(const struct tr
     int ended =
         t->dp && code && code != EXIT_DIVERGED ? 0 : meopt_step_end(t->opt, &stats, code ? NULL : &library);
     t->reduce.of_all = false;
-    bool counted = !code && s->by_group && (!ended || ended == MEOPT_NOT_FINITE);
+    bool stepped = !code && (!ended || ended == MEOPT_NOT_FINITE), counted = stepped && s->by_group;
     if (counted && exchange) code = exchange(t, err);
     if (counted && !code) code = step_add_norms(s, squares, err);
+    if (stepped && gather && !code) code = gather(s, err);
     if (!code && ended == MEOPT_NOT_FINITE) code = step_diverged(t, s->step, step_not_finite, s->moved, err);
     if (!code && ended) code = trainer_library_error(&library, err);
     if (!s->normed) s->result->grad_norm = stats.grad_norm;
@@ -66,7 +68,7 @@ int step_end_updates(struct step *s, int code, double (*squares)(const struct tr
 static int end(struct step *s, int code, struct error *err)
 {
     if (s->by_group) step_send_grad_stats(s->t); /* copied with the results, for which meopt_step_end waits */
-    return step_end_updates(s, code, step_found_squares, NULL, err);
+    return step_end_updates(s, code, step_found_squares, NULL, NULL, err);
 }
 
 /* ---- kept: a step of the optimizer at the end ---- */

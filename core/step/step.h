@@ -41,10 +41,12 @@ int step_dry(struct trainer *t, int backwards, struct error *err);
 
 extern const struct sink sink_kept, sink_released, sink_accumulated, sink_grouped, sink_ranks;
 /* Begin and end the updates of a step. After groups were clipped by their own norms: `exchange` (may be NULL)
- * makes these known, then their `squares` are added up. */
+ * makes these known, then their `squares` are added up. Then `gather` (may be NULL) sets what the ranks of a
+ * tensor group found in the step. */
 int step_begin_updates(struct step *s, struct error *err);
 int step_end_updates(struct step *s, int code, double (*squares)(const struct trainer *t, int group),
-                     int (*exchange)(struct trainer *t, struct error *err), struct error *err);
+                     int (*exchange)(struct trainer *t, struct error *err),
+                     int (*gather)(struct step *s, struct error *err), struct error *err);
 
 /* ---- clipping.c ---- */
 
@@ -58,6 +60,17 @@ struct meopt_clip step_clip_group(const struct trainer *t, int group);
 /* Adds up the squared norms of all groups, in the order of their updates. One that is not finite is
  * EXIT_DIVERGED. */
 int step_add_norms(struct step *s, double (*squares)(const struct trainer *t, int group), struct error *err);
+/* A group has one norm, or with slices (model_s.slices) one of what is not sliced and one of each slice,
+ * whose squares are added in that order: whichever ranks have the slices, the sum has the same bits. Returns
+ * the norms of a group; and a parameter's: group * sets + 1 + slice. */
+static inline int step_norm_sets(const struct trainer *t)
+{
+    return t->config->model_s.slices > 1 ? 1 + (int)t->config->model_s.slices : 1;
+}
+static inline int step_norm_set(const struct trainer *t, const struct parameter *p)
+{
+    return p->group * step_norm_sets(t) + 1 + p->slice;
+}
 /* Computes the statistics of a group's gradients on the device, in t->sums; -1: of all, as group 0. */
 void step_measure(struct trainer *t, int group);
 struct meopt_grad_stats *step_grad_stats(const struct trainer *t, int group);
@@ -89,11 +102,20 @@ int step_sum_losses(struct trainer *t, int64_t step, struct step_result *result,
 /* Sets t->schedule from train.rounds, train.wave and the clipping: on all ranks the same. */
 void schedule_plan(struct trainer *t);
 
+/* ---- layout.c ---- */
+
+/* Sets t->data and t->plane, t->stages if there is a pipeline, and t->tensor if there are tensor groups,
+ * after t->ranks and the shapes. Collective call. */
+int layout_open(struct trainer *t, struct error *err);
+void layout_close(struct trainer *t);
+/* Returns the tensor index that has a parameter's slice; 0 for a tensor that is not sliced. */
+int layout_slice_owner(struct comm_layout layout, const struct parameter *p);
+/* Returns whether this rank is the one of its tensor group that gives a parameter to others: to files, and to
+ * sums over the group. */
+bool layout_gives(const struct trainer *t, const struct parameter *p);
+
 /* ---- step_pipeline.c ---- */
 
-/* Sets t->data, and t->stages if there is a pipeline, after t->ranks and the shapes. Collective
- * call. */
-int pipeline_open(struct trainer *t, struct error *err);
 /* Makes t->pipeline, after the student. */
 void pipeline_create(struct trainer *t);
 /* Returns whether the stages divide the teacher too: one that computes in each step. The whole teacher of
@@ -144,6 +166,8 @@ void set_reduce_callbacks(const struct trainer *t, struct meopt_options *options
 /* Divides the step's micro-batches among the ranks: sets t->batch and the rounds, after t->images and micro,
  * before the towers are created. */
 void dp_plan(struct trainer *t, int64_t micro_count);
+/* Returns the saturated groups of the last step (meopt_wide_groups), of all ranks. */
+int64_t dp_wide_groups(const struct trainer *t);
 /* Returns the images in a step of the rank with the most, after dp_plan. */
 int64_t dp_most_images(const struct trainer *t);
 /* Returns the bytes of sharded weights that this rank gathered so far. */

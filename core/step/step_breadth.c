@@ -21,8 +21,8 @@ static bool saves_memory(const struct trainer *t)
 {
     const struct model_shape *g = &t->student_shape;
     double depth = (double)g->depth, rows = (double)(t->micro * model_shape_tokens(g)),
-           sums =
-               (t->dp ? 4.0 / (dp_sharded(t) ? t->data->size : 1) : 2.0) * (double)model_shape_parameters(g);
+           sums = (t->dp ? 4.0 / (dp_divides_states(t) || t->stages ? t->data->size : 1) : 2.0) *
+                  (double)model_shape_parameters(g);
     return (double)(t->schedule.rounds - 1) * rows * (double)g->width * (2 * depth + 4) <=
            sums * (1 - 1 / depth);
 }

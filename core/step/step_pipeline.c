@@ -1,7 +1,7 @@
 /* Pipelines (dist.pipeline): the ranks of a replica are its stages, and group g is on stage g mod stages
- * (stage_of_group). Rank d * stages + p of the run is stage p of replica d, which trains the micro-batches of
- * rank d of data-parallel steps (step_ranks.c). The owners of a group, one in each replica, fold its
- * gradients, and share its states as dist.shard says.
+ * (stage_of_group). Stage p of replica d (layout.c) trains the micro-batches of rank d of data-parallel steps
+ * (step_ranks.c). The owners of a group, one in each replica, fold its gradients, and share its states as
+ * dist.shard says.
  *
  * Rounds are breadth-first: a stage computes one group for all micro-batches of its replica, or of a wave
  * then its next group. Between two groups the residual stream travels, or its gradient,
@@ -26,30 +26,9 @@ struct pipe_message {
 };
 
 struct pipeline {
-    struct comm parts[2];                  /* `data` and `stages` of the trainer */
     struct pipe_message *sends, *receives; /* (rounds) of each micro-batch's stream */
     int64_t *begin;                        /* (groups) first tick of each */
 };
-
-int pipeline_open(struct trainer *t, struct error *err)
-{
-    int stages = (int)t->config->dist.pipeline, ranks = t->ranks.size;
-    t->data = &t->ranks;
-    if (t->evaluates || stages <= 1) return 0;
-    t->ranks.stages = stages;
-    t->pipeline = xcalloc(1, sizeof *t->pipeline);
-    int *colors = xcalloc(2 * (size_t)ranks, sizeof *colors), *replicas = colors + ranks;
-    for (int r = 0; r < ranks; r++) {
-        colors[r] = r % stages;
-        replicas[r] = r / stages;
-    }
-    int code = comm_split(&t->ranks, colors, "stage", &t->pipeline->parts[0], err);
-    if (!code) t->data = &t->pipeline->parts[0];
-    if (!code) code = comm_split(&t->ranks, replicas, "pipeline", &t->pipeline->parts[1], err);
-    if (!code) t->stages = &t->pipeline->parts[1];
-    free(colors);
-    return code;
-}
 
 bool pipeline_divides_teacher(const struct trainer *t)
 {
@@ -66,7 +45,7 @@ void pipeline_create(struct trainer *t)
 {
     size_t rounds = (size_t)t->schedule.rounds, groups = (size_t)t->student->group_count;
     if (t->teacher && (size_t)t->teacher->group_count > groups) groups = (size_t)t->teacher->group_count;
-    struct pipeline *p = t->pipeline;
+    struct pipeline *p = t->pipeline = xcalloc(1, sizeof *p);
     p->sends = xcalloc(rounds, sizeof *p->sends);
     p->receives = xcalloc(rounds, sizeof *p->receives);
     p->begin = xcalloc(groups, sizeof *p->begin);
@@ -76,8 +55,6 @@ void pipeline_close(struct trainer *t)
 {
     struct pipeline *p = t->pipeline;
     if (!p) return;
-    for (int i = 0; i < 2; i++)
-        if (p->parts[i].whole) comm_close(&p->parts[i]);
     free(p->sends);
     free(p->receives);
     free(p->begin);

@@ -43,9 +43,10 @@ struct data_parallel {
     int64_t *all_sums_at;            /* (groups) offsets in all_sums */
     struct group *jobs;              /* (groups) */
     struct meopt_gradient *measured; /* (tensors) arguments of the optimizer's norms */
-    int *group_of;                   /* (tensors) */
-    double *norms;                   /* (groups) */
-    int *finite;                     /* (groups) */
+    int *set_of;                     /* (tensors) of norms: step_norm_set */
+    double *norms;                   /* (groups, sets) NAN: not finite */
+    int *finite;                     /* (groups, sets) */
+    int64_t wide_groups;             /* with slices: of the last step */
 };
 
 /* The communication of one group in one round. */
@@ -107,7 +108,7 @@ void dp_close(struct trainer *t)
     free(m->all_sums_at);
     free(m->jobs);
     free(m->measured);
-    free(m->group_of);
+    free(m->set_of);
     free(m->norms);
     free(m->finite);
     free(m);
@@ -118,11 +119,14 @@ void dp_close(struct trainer *t)
 
 bool dp_divides_states(const struct trainer *t) { return t->dp && t->dp->sharded; }
 
-bool dp_sharded(const struct trainer *t) { return dp_divides_states(t) || (t->dp && t->stages); }
+bool dp_sharded(const struct trainer *t)
+{
+    return dp_divides_states(t) || (t->dp && (t->stages || t->tensor));
+}
 
 int dp_writers(const struct trainer *t)
 {
-    return dp_divides_states(t) ? t->ranks.size : t->dp && t->stages ? t->stages->size : 1;
+    return dp_divides_states(t) ? t->ranks.size : t->dp ? comm_layout_ranks(t->ranks.layout) : 1;
 }
 
 /* The same among the ranks with its group. */
@@ -132,7 +136,8 @@ static bool cut_among_data(const struct trainer *t, int parameter)
     return dp_divides_states(t) && (p->trained || (t->dp->shard && !p->resident));
 }
 
-/* Returns whether this rank has a part of a parameter only. Frozen weights are divided with the weights. */
+/* Returns whether a rank of this rank's plane has a part of a parameter only. Frozen weights are divided with
+ * the weights. */
 static bool divides_parameter(const struct trainer *t, int parameter)
 {
     return (t->dp && t->stages) || cut_among_data(t, parameter);
@@ -150,7 +155,9 @@ void dp_part(const struct trainer *t, int parameter, int64_t *first, int64_t *co
     const struct parameter *p = &t->student->parameters[parameter];
     bool part = cut_among_data(t, parameter);
     *first = part ? cut_of(t, parameter)->first[parameter] : 0;
-    *count = part ? cut_of(t, parameter)->count[parameter] : tower_owns(t->student, p->group) ? p->count : 0;
+    *count = part                                  ? cut_of(t, parameter)->count[parameter]
+             : tower_owns_parameter(t->student, p) ? p->count
+                                                   : 0;
 }
 
 int dp_weight_buffers(const struct trainer *t)
@@ -255,11 +262,12 @@ int dp_buffers(struct trainer *t, struct error *err)
     m->all_sums_at = xcalloc((size_t)groups, sizeof *m->all_sums_at);
     m->jobs = xcalloc((size_t)groups, sizeof *m->jobs);
     m->measured = xcalloc((size_t)t->tensors.count, sizeof *m->measured);
-    m->group_of = xcalloc((size_t)t->tensors.count, sizeof *m->group_of);
-    m->norms = xcalloc((size_t)groups, sizeof *m->norms);
-    m->finite = xcalloc((size_t)groups, sizeof *m->finite);
+    size_t sets = (size_t)groups * (size_t)step_norm_sets(t);
+    m->set_of = xcalloc((size_t)t->tensors.count, sizeof *m->set_of);
+    m->norms = xcalloc(sets, sizeof *m->norms);
+    m->finite = xcalloc(sets, sizeof *m->finite);
     for (int i = 0; i < t->tensors.count; i++)
-        m->group_of[i] = t->student->parameters[t->tensors.parameter[i]].group;
+        m->set_of[i] = step_norm_set(t, &t->student->parameters[t->tensors.parameter[i]]);
     if (comm_reserve(&t->ranks, longest_part(t), err)) return err->code;
     for (int group = 0; group < groups; group++) {
         int64_t capacity = (group_capacity(t, group) + 15) & ~(int64_t)15;
@@ -307,11 +315,11 @@ static double rank_bytes(const struct trainer *t, int rank)
 
 int dp_largest_rank(const struct trainer *t)
 {
-    int largest = 0;
-    if (!dp_divides_states(t)) return t->stages ? t->stages->rank : 0; /* it has at least as many images */
+    int largest = 0, each = comm_layout_ranks(t->ranks.layout), here = t->ranks.rank % each;
+    if (!dp_divides_states(t)) return here; /* it has at least as many images */
     for (int r = 1; r < t->data->size; r++)
         if (rank_bytes(t, r) > rank_bytes(t, largest)) largest = r;
-    return largest * (t->stages ? t->stages->size : 1) + (t->stages ? t->stages->rank : 0);
+    return largest * each + here;
 }
 
 /* ---- the sink: one group ---- */
@@ -386,43 +394,108 @@ static int wait_taken(struct step *s, int group, struct error *err)
     return comm_end(t->data, &t->dp->jobs[group].reduce, err);
 }
 
-/* Returns whether the host adds up the norms of groups: ranks have parts, and the device cannot combine. */
-static bool norms_by_host(const struct trainer *t) { return dp_sharded(t) && !comm_combines(t->data); }
+/* Returns whether the host adds up the norms of groups: ranks have parts, and the device cannot combine, or
+ * groups have several norms. */
+static bool norms_by_host(const struct trainer *t)
+{
+    return (dp_sharded(t) && !comm_combines(t->data)) || step_norm_sets(t) > 1;
+}
+
+/* Returns the square of a group's norm, from those of its sets. */
+static double squares_in(const struct trainer *t, const double *norms, int group)
+{
+    int sets = step_norm_sets(t);
+    double squares = 0;
+    norms += (int64_t)group * sets;
+    for (int i = 0; i < sets; i++) squares = i ? squares + norms[i] * norms[i] : norms[i] * norms[i];
+    return squares;
+}
+
+/* Returns the square of a group's norm, measured or of its clipping; NAN: not finite. */
+static double squares_of(const struct trainer *t, int group) { return squares_in(t, t->dp->norms, group); }
+
+/* Sets values of sets, one for each norm, to those of the ranks of the tensor group that have the slices. All
+ * have what is not sliced, with the same bits: other ones are an error, and one that is NaN counts. */
+static int exchange_tensor(const struct trainer *t, double *values, int count, struct error *err)
+{
+    int sets = step_norm_sets(t), own = t->student->options.slices_own;
+    if (!t->tensor) return 0;
+    size_t bytes = (size_t)count * sizeof *values;
+    double *all = xcalloc((size_t)t->tensor->size, bytes);
+    memcpy(all + (int64_t)t->tensor->rank * count, values, bytes);
+    int code = comm_gather_each(t->tensor, all, bytes, err);
+    for (int i = 0; i < count && !code; i++) {
+        int slice = i % sets - 1, differs = -1;
+        values[i] = all[(slice < 0 ? 0 : slice / own) * count + i];
+        for (int r = 1; r < t->tensor->size && slice < 0; r++) {
+            const double *other = &all[r * count + i];
+            if (isnan(*other)) values[i] = NAN;
+            else if (memcmp(other, &values[i], sizeof *other) != 0 && !isnan(values[i])) differs = r;
+        }
+        if (differs > 0)
+            code =
+                error_set(err, EXIT_FAILED, "try the cards with 'meopt doctor', then: meopt train --resume",
+                          "ranks %d and %d have different gradients of block group %d: %.9g and %.9g",
+                          comm_world_rank(t->tensor, 0), comm_world_rank(t->tensor, differs), i / sets,
+                          values[i], all[differs * count + i]);
+    }
+    free(all);
+    return code;
+}
+
+/* Passes the gradients of a group's parameters to the optimizer's norms: of one set, or of all (-1). Returns
+ * whether this rank has one. */
+static bool set_measured(struct trainer *t, int group, int set)
+{
+    struct data_parallel *m = t->dp;
+    bool any = false;
+    for (int i = 0; i < t->tensors.count; i++) {
+        const struct parameter *p = &t->student->parameters[t->tensors.parameter[i]];
+        bool here = p->group == group && tower_owns_slice(t->student, p) &&
+                    (set < 0 || m->set_of[i] == group * step_norm_sets(t) + set);
+        m->measured[i] = (struct meopt_gradient){
+            here ? gradient_in(t, m->jobs[group].sum, t->tensors.parameter[i]) : NULL, MEOPT_F32};
+        any = any || here;
+    }
+    return any;
+}
+
+/* Computes the norm by which a group is clipped, of all its sets, and the scale. */
+static int clip_by_host(struct step *s, int group, struct error *err)
+{
+    struct trainer *t = s->t;
+    struct meopt_error library = {0};
+    int sets = step_norm_sets(t);
+    double *norms = t->dp->norms + (int64_t)group * sets;
+    for (int i = 0; i < sets; i++) {
+        int finite = 1;
+        norms[i] = 0;
+        if (!set_measured(t, group, i)) continue;
+        if (meopt_gradient_norm(t->opt, t->dp->measured, &norms[i], &finite, &library))
+            return trainer_library_error(&library, err);
+        if (!finite) norms[i] = NAN;
+    }
+    int code = exchange_tensor(t, norms, sets, err);
+    if (code) return code;
+    double norm = sets == 1 ? norms[0] : sqrt(squares_of(t, group));
+    if (isnan(norm) && !t->stages) return step_diverged(t, s->step, step_not_finite, s->moved, err);
+    struct meopt_clip clip = step_clip_group(t, group);
+    s->scale = meopt_clip_by(&clip, norm);
+    return 0;
+}
 
 /* Computes the squared norm of a group's gradient. If groups are clipped separately and the host adds up,
  * waits for it and sets the scale; else the norm is read later. */
 static int measure(struct step *s, int group, struct error *err)
 {
     struct trainer *t = s->t;
-    struct data_parallel *m = t->dp;
     struct meopt_error library = {0};
-    int finite = 1, status;
-    double norm;
-    for (int i = 0; i < t->tensors.count; i++) {
-        bool here = m->group_of[i] == group;
-        m->measured[i] = (struct meopt_gradient){
-            here ? gradient_in(t, m->jobs[group].sum, t->tensors.parameter[i]) : NULL, MEOPT_F32};
-    }
-    if (!s->by_group) status = meopt_norms_begin(t->opt, m->measured, &library);
-    else if (!norms_by_host(t))
-        status = meopt_gradient_found(t->opt, m->measured, step_grad_stats(t, group), &library);
-    else {
-        status = meopt_gradient_norm(t->opt, m->measured, &norm, &finite, &library);
-        if (!status && !finite && !t->stages)
-            return step_diverged(t, s->step, step_not_finite, s->moved, err);
-        if (!status) {
-            m->norms[group] = finite ? norm : NAN;
-            struct meopt_clip clip = step_clip_group(t, group);
-            s->scale = meopt_clip_by(&clip, norm);
-        }
-    }
+    int status;
+    if (s->by_group && norms_by_host(t)) return clip_by_host(s, group, err);
+    set_measured(t, group, -1);
+    if (!s->by_group) status = meopt_norms_begin(t->opt, t->dp->measured, &library);
+    else status = meopt_gradient_found(t->opt, t->dp->measured, step_grad_stats(t, group), &library);
     return status ? trainer_library_error(&library, err) : 0;
-}
-
-/* Returns the square of a group's norm, measured or of its clipping; NAN: not finite. */
-static double squares_of(const struct trainer *t, int group)
-{
-    return t->dp->norms[group] * t->dp->norms[group];
 }
 
 static int measured(struct step *s, struct error *err)
@@ -430,14 +503,15 @@ static int measured(struct step *s, struct error *err)
     struct trainer *t = s->t;
     struct data_parallel *m = t->dp;
     struct meopt_error library = {0};
-    int groups = t->student->group_count;
+    int groups = t->student->group_count, sets = groups * step_norm_sets(t);
     t->reduce.of_all = true;
-    int failed = meopt_norms_end(t->opt, (size_t)groups, m->group_of, m->norms, m->finite, &library);
+    int failed = meopt_norms_end(t->opt, (size_t)sets, m->set_of, m->norms, m->finite, &library);
     t->reduce.of_all = false;
     if (failed) return trainer_library_error(&library, err);
-    for (int group = 0; group < groups; group++)
-        if (!m->finite[group]) m->norms[group] = NAN;
-    return step_add_norms(s, squares_of, err);
+    for (int i = 0; i < sets; i++)
+        if (!m->finite[i]) m->norms[i] = NAN;
+    int code = exchange_tensor(t, m->norms, sets, err);
+    return code ? code : step_add_norms(s, squares_of, err);
 }
 
 /* Sets the norms by which groups were clipped, of all stages. Groups after one that is not finite were not
@@ -445,12 +519,12 @@ static int measured(struct step *s, struct error *err)
 static int exchange_norms(struct trainer *t, struct error *err)
 {
     double *norms = t->dp->norms;
-    int groups = t->student->group_count;
+    int groups = t->student->group_count, sets = step_norm_sets(t);
     for (int group = t->schedule.lowest; group < groups; group++) {
-        if (!tower_owns(t->student, group)) norms[group] = 0;
+        if (!tower_owns(t->student, group)) memset(norms + group * sets, 0, (size_t)sets * sizeof *norms);
         else if (!norms_by_host(t)) norms[group] = sqrt(step_found_squares(t, group));
     }
-    return t->stages ? comm_all_reduce(t->stages, COMM_SUM, norms, groups, err) : 0;
+    return t->stages ? comm_all_reduce(t->stages, COMM_SUM, norms, (int64_t)groups * sets, err) : 0;
 }
 
 static int apply(struct step *s, int group, struct error *err)
@@ -465,7 +539,8 @@ static int apply(struct step *s, int group, struct error *err)
     s->moved = true;
     if (t->dp->shard && !t->dp->base) shard_invalidate(t->dp->shard, group);
     for (int i = 0; i < t->tensors.count; i++) {
-        if (t->student->parameters[t->tensors.parameter[i]].group != group) continue;
+        const struct parameter *p = &t->student->parameters[t->tensors.parameter[i]];
+        if (p->group != group || !tower_owns_slice(t->student, p)) continue;
         t->tensors.given[count] = (size_t)i;
         t->tensors.gradients[count++] =
             (struct meopt_gradient){gradient_in(t, g->sum, t->tensors.parameter[i]), MEOPT_F32};
@@ -489,15 +564,15 @@ static int apply(struct step *s, int group, struct error *err)
     return 0;
 }
 
-/* Steps the tensors of other stages, of which this rank has no elements: the optimizer's sums are over the
- * tensors stepped, and over the same ones on all ranks. */
-static int step_other_stages(const struct step *s, struct error *err)
+/* Steps the tensors of other stages and slices, of which this rank has no elements: the optimizer's sums are
+ * over the tensors stepped, and over the same ones on all ranks that have parts of them. */
+static int step_others(const struct step *s, struct error *err)
 {
     struct trainer *t = s->t;
     struct meopt_error library = {0};
     size_t count = 0;
     for (int i = 0; i < t->tensors.count; i++) {
-        if (tower_owns(t->student, t->dp->group_of[i])) continue;
+        if (tower_owns_parameter(t->student, &t->student->parameters[t->tensors.parameter[i]])) continue;
         t->tensors.given[count] = (size_t)i;
         t->tensors.gradients[count++] = (struct meopt_gradient){t->sums, MEOPT_F32};
     }
@@ -506,12 +581,52 @@ static int step_other_stages(const struct step *s, struct error *err)
     return status ? trainer_library_error(&library, err) : 0;
 }
 
+/* Sets the norm of the step if it was not measured before, and the saturated groups, from what all ranks of
+ * the tensor group found in it. Without slices the optimizer has them. */
+static int gather_found(struct step *s, struct error *err)
+{
+    struct trainer *t = s->t;
+    struct data_parallel *m = t->dp;
+    struct meopt_error library = {0};
+    int each = step_norm_sets(t), sets = t->student->group_count * each;
+    if (each == 1) return 0;
+    double *norms = xcalloc(2 * (size_t)sets, sizeof *norms), *wide = norms + sets, squares = 0;
+    int64_t *saturated = xcalloc((size_t)sets, sizeof *saturated);
+    t->reduce.of_all = true;
+    int code = meopt_step_sets(t->opt, (size_t)sets, m->set_of, norms, m->finite, saturated, &library)
+                   ? trainer_library_error(&library, err)
+                   : 0;
+    t->reduce.of_all = false;
+    for (int i = 0; i < sets; i++) {
+        if (!m->finite[i]) norms[i] = NAN;
+        wide[i] = (double)saturated[i];
+    }
+    if (!code) code = exchange_tensor(t, norms, sets, err);
+    if (!code) code = exchange_tensor(t, wide, sets, err);
+    m->wide_groups = 0;
+    for (int group = t->schedule.last; group >= t->schedule.lowest; group--)
+        squares += squares_in(t, norms, group);
+    for (int i = 0; i < sets; i++) m->wide_groups += (int64_t)wide[i];
+    free(norms);
+    free(saturated);
+    if (!code && isnan(squares)) code = step_diverged(t, s->step, step_not_finite, s->moved, err);
+    if (code || s->normed) return code;
+    s->result->grad_norm = sqrt(squares);
+    s->normed = true;
+    return 0;
+}
+
+int64_t dp_wide_groups(const struct trainer *t)
+{
+    return t->dp && step_norm_sets(t) > 1 ? t->dp->wide_groups : meopt_wide_groups(t->opt);
+}
+
 static int end(struct step *s, int code, struct error *err)
 {
     struct trainer *t = s->t;
-    if (!code && t->stages) code = step_other_stages(s, err);
+    if (!code && (t->stages || t->tensor)) code = step_others(s, err);
     if (s->by_group && !norms_by_host(t)) step_send_grad_stats(t);
-    return step_end_updates(s, code, squares_of, exchange_norms, err);
+    return step_end_updates(s, code, squares_of, exchange_norms, gather_found, err);
 }
 
 const struct sink sink_ranks = {.take = take,
@@ -562,18 +677,36 @@ int dp_gather_weights(struct trainer *t, struct error *err)
     return code;
 }
 
-int dp_gather_values(const struct trainer *t, int parameter, float *values, struct error *err)
+/* Gathers them from the ranks of this plane, which have it. */
+static int gather_in_plane(const struct trainer *t, int parameter, float *values, struct error *err)
 {
-    if (!divides_parameter(t, parameter)) return 0;
     const struct parameter *p = &t->student->parameters[parameter];
-    int stages = t->ranks.size / t->data->size;
-    int64_t *offsets = xcalloc((size_t)t->ranks.size + 1, sizeof *offsets);
+    int stages = t->plane->size / t->data->size;
+    int64_t *offsets = xcalloc((size_t)t->plane->size + 1, sizeof *offsets);
     partition_offsets(cut_of(t, parameter), t->student, parameter, sizeof *values, offsets);
     if (!cut_among_data(t, parameter)) /* the first replica has all of it */
         for (int q = 1; q <= t->data->size; q++) offsets[q] = p->count * (int64_t)sizeof *values;
-    partition_stages(offsets, t->data->size, stages,
+    partition_spread(offsets, t->data->size, stages,
                      stage_of_group(stages, t->student->group_count, p->group));
-    int code = comm_gather_host((struct comm *)(uintptr_t)&t->ranks, values, offsets, err);
+    int code = comm_gather_host(t->plane, values, offsets, err);
     free(offsets);
     return code;
+}
+
+/* Gives a slice to the ranks that have others. */
+static int give_slice(const struct trainer *t, const struct parameter *p, float *values, struct error *err)
+{
+    int64_t offsets[COMM_TREE_RANKS + 1] = {0};
+    for (int q = layout_slice_owner(t->ranks.layout, p) + 1; q <= t->tensor->size; q++)
+        offsets[q] = p->count * (int64_t)sizeof *values;
+    return comm_gather_host(t->tensor, values, offsets, err);
+}
+
+int dp_gather_values(const struct trainer *t, int parameter, float *values, struct error *err)
+{
+    const struct parameter *p = &t->student->parameters[parameter];
+    int code = divides_parameter(t, parameter) && tower_owns_slice(t->student, p)
+                   ? gather_in_plane(t, parameter, values, err)
+                   : 0;
+    return code || !t->tensor || p->slice < 0 ? code : give_slice(t, p, values, err);
 }

@@ -71,6 +71,8 @@ static struct tower_options student_options(const struct trainer *t)
         .slots = t->schedule.slots,
         .stages = t->stages ? t->stages->size : 0,
         .stage = t->stages ? t->stages->rank : 0,
+        .slices_own = t->tensor ? (int)c->model_s.slices / t->tensor->size : 0,
+        .slices_first = t->tensor ? (int)c->model_s.slices / t->tensor->size * t->tensor->rank : 0,
         .patch_tokens = c->loss.tokens == LOSS_TOKENS_CLS_PATCH,
         .head_loaded = t->evaluates,
         .target = experiment_head_width(c, &t->teacher_shape, &t->student_shape),
@@ -336,9 +338,9 @@ static struct distill_options loss_options(const struct config *c)
 static int connect_ranks(struct trainer *t, const struct comm_options *ranks, struct error *err)
 {
     static const struct comm_options alone = {.size = 1, .shared = -1};
-    struct comm_options stages = {.size = (int)t->config->dist.pipeline, .shared = -1};
-    bool planned = t->device->kind == DEVICE_DRY && !t->evaluates && stages.size > 1;
-    if (!ranks) ranks = planned ? &stages : &alone;
+    struct comm_options replica = {.size = config_replica_ranks(t->config), .shared = -1};
+    bool planned = t->device->kind == DEVICE_DRY && !t->evaluates && replica.size > 1;
+    if (!ranks) ranks = planned ? &replica : &alone;
     if (ranks->size == 1 && (t->evaluates || t->device->host_memory || !config_shares_steps(t->config, 1))) {
         comm_self(&t->ranks, t->device);
         return 0;
@@ -393,7 +395,7 @@ static double orthogonal_flops(const struct trainer *t)
             flops += matrix_flops(gram, (double)c->optim.ns_steps, (double)longer, (double)shorter);
         }
     }
-    return flops / (dp_sharded(t) && t->data ? t->data->size : 1);
+    return flops / (dp_divides_states(t) || t->stages ? t->data->size : 1);
 }
 
 /* Counts the operations of a step per image: forward, and backward of the blocks that are trained. */
@@ -442,7 +444,7 @@ static int create(struct trainer **trainer, struct config *config, struct device
     if (!evaluates) t->student_shape.slices = (int)config->model_s.slices;
     if ((code = parameters_check_slices(&t->student_shape, t->student_shape.slices, err)) != 0) goto fail;
     t->release = !evaluates && config->optim.gradients == OPTIM_GRADIENTS_RELEASE;
-    if ((code = pipeline_open(t, err)) != 0) goto fail;
+    if ((code = layout_open(t, err)) != 0) goto fail;
     plan_step(t);
     schedule_plan(t);
     t->loss = loss_options(config);
@@ -511,6 +513,7 @@ void trainer_close(struct trainer *t)
     t->device->streams->host_free(t->device, t->host_sums);
     free(t->in.host_target);
     pipeline_close(t);
+    layout_close(t);
     comm_close(&t->ranks);
     free(t->cache.rows);
     free(t->cache.known);

@@ -134,15 +134,16 @@ static json_t *bytes_or_null(int64_t bytes)
     return bytes < 0 ? json_null() : json_integer((json_int_t)bytes);
 }
 
-static json_t *plan_json(const struct rank_info *all, int ranks, int stages)
+static json_t *plan_json(const struct rank_info *all, int ranks, struct comm_layout layout)
 {
     int most = largest(all, ranks);
     json_t *memory = all[most].planned ? memory_json(&all[most].use) : json_object();
     if (all[most].compared) json_object_set_new(memory, "baseline", memory_json(&all[most].baseline));
     if (ranks == 1) return memory;
     json_object_set_new(memory, "rank", json_integer(most));
-    if (stages > 1) {
-        json_object_set_new(memory, "stages", json_integer(stages));
+    if (layout.tensor > 1) json_object_set_new(memory, "tensor", json_integer(layout.tensor));
+    if (layout.stages > 1) {
+        json_object_set_new(memory, "stages", json_integer(layout.stages));
         json_object_set_new(memory, "bubble", json_real(all[most].bubble));
     }
     if (same_use(all, ranks)) return memory;
@@ -289,7 +290,7 @@ static int write_files(const struct run *run, const struct trainer *t, const str
     } else {
         code = write_json(run, "meta.json", meta, err);
     }
-    int second = write_json(run, "plan.json", plan_json(all, ranks, t->ranks.stages), code ? NULL : err);
+    int second = write_json(run, "plan.json", plan_json(all, ranks, t->ranks.layout), code ? NULL : err);
     return code ? code : second;
 }
 

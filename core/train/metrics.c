@@ -14,11 +14,11 @@ static json_t *card_json(const struct card_report *report, int rank)
     json_object_set_new(card, "rank", json_integer(rank));
     json_object_set_new(card, "device", json_string(report->name));
     json_object_set_new(card, "images_per_s", json_real(report->images_per_s));
-    if (report->stages > 1) {
-        json_object_set_new(card, "stage", json_integer(rank % report->stages));
-        json_object_set_new(card, "replica", json_integer(rank / report->stages));
-        json_object_set_new(card, "bubble", json_real(report->bubble));
-    }
+    struct comm_place at = comm_place_of(report->layout, rank);
+    if (report->layout.tensor > 1) json_object_set_new(card, "tensor", json_integer(at.tensor));
+    if (report->layout.stages > 1) json_object_set_new(card, "stage", json_integer(at.stage));
+    if (comm_layout_ranks(report->layout) > 1) json_object_set_new(card, "replica", json_integer(at.replica));
+    if (report->layout.stages > 1) json_object_set_new(card, "bubble", json_real(report->bubble));
     json_object_set_new(card, "busy_percent", json_null());
     json_object_set_new(card, "temp_c", json_null());
     json_object_set_new(card, "power_w", json_null());
@@ -39,7 +39,7 @@ json_t *metrics_cards_json(const struct card_report *reports, int size)
         const char *key;
         int worst; /* 1: the largest values are listed, -1: the smallest ones */
     } measures[] = {{"mem_bytes", 1}, {"peak_bytes", 1}, {"images_per_s", -1}, {"bubble", 1}};
-    bool pipeline = reports[0].stages > 1;
+    bool pipeline = reports[0].layout.stages > 1;
     double bubble = 0;
     json_t *fields = json_object(), *list = json_array(), *summary = json_pack("{s:i}", "ranks", size);
     bool *listed = xcalloc((size_t)size, sizeof *listed);
@@ -68,8 +68,9 @@ int metrics_cards(struct trainer *t, struct train_progress *p, json_t **cards, s
     struct card_report *reports = xcalloc((size_t)ranks->size, sizeof *reports);
     reports[ranks->rank].use = t->device->use;
     reports[ranks->rank].images_per_s = p->images_per_s * (double)t->batch / (double)t->images;
-    reports[ranks->rank].stages = ranks->stages;
-    reports[ranks->rank].bubble = ranks->stages && p->stepped_ms > 0 ? p->waited_ms / p->stepped_ms : 0;
+    reports[ranks->rank].layout = ranks->layout;
+    reports[ranks->rank].bubble =
+        ranks->layout.stages > 1 && p->stepped_ms > 0 ? p->waited_ms / p->stepped_ms : 0;
     p->waited_ms = p->stepped_ms = 0;
     memcpy(reports[ranks->rank].name, t->device->name, sizeof reports->name);
     int code = comm_gather_each(ranks, reports, sizeof *reports, err);

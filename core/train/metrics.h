@@ -11,8 +11,8 @@ struct card_report {
     struct memory_use use;
     char name[128];
     double images_per_s; /* of its own images */
-    int stages;          /* of a pipeline; 1: none */
-    double bubble;       /* share of the steps since the last gathering in which it waited for other stages */
+    struct comm_layout layout;
+    double bubble; /* share of the steps since the last gathering in which it waited for other stages */
 };
 
 /* Returns {"cards"}, one object per rank, and with a pipeline {"bubble"}, the mean. With more than

@@ -56,19 +56,23 @@ static int write_record(void *context, int64_t index, checkpoint_put *put, void 
     const struct trainer *t = context;
     struct record_sink sink = {put, file, 0, err};
     struct meopt_error library = {0};
+    if (!layout_gives(t, &t->student->parameters[t->tensors.parameter[index]])) return 0;
     int code = trainer_hold_trained(t, t->tensors.parameter[index], false, err);
     if (code) return code;
     int status = meopt_state_write(t->opt, (size_t)index, put_record_part, &sink, &library);
     return sink.code ? sink.code : status ? trainer_library_error(&library, err) : 0;
 }
 
-/* Returns this rank's states, (t->tensors.count), whole or its part; NULL: out of memory. */
+/* Returns this rank's states, (t->tensors.count), whole or its part; NULL: out of memory. Empty ones are of
+ * tensors that another rank of the tensor group gives. */
 static struct checkpoint_record *records_of(const struct trainer *t)
 {
     struct checkpoint_record *records = calloc((size_t)t->tensors.count + 1, sizeof *records);
-    for (int i = 0; i < t->tensors.count && records; i++)
-        records[i] = (struct checkpoint_record){meopt_state_bytes(t->opt, (size_t)i), write_record,
-                                                (void *)(uintptr_t)t};
+    for (int i = 0; i < t->tensors.count && records; i++) {
+        bool gives = layout_gives(t, &t->student->parameters[t->tensors.parameter[i]]);
+        records[i] = (struct checkpoint_record){gives ? meopt_state_bytes(t->opt, (size_t)i) : 0,
+                                                write_record, (void *)(uintptr_t)t};
+    }
     return records;
 }
 
@@ -260,13 +264,14 @@ static void rows_free(const struct trainer *t, struct weights_row *rows)
     free(rows);
 }
 
-/* Returns the further members of the manifest. pipeline: the stages of its writers (dist.pipeline). averaged:
+/* Returns the further members of the manifest. pipeline, tensor: the layout of its writers. averaged:
  * the tensors of model.safetensors with an average (train.ema), in the order of the records. NULL: out of
  * memory. */
 static json_t *manifest_members(const struct trainer *t, const struct weights_row *rows)
 {
     json_t *more = json_pack("{s:f}", "previous_norm", t->previous_norm);
     if (more && t->stages) json_object_set_new(more, "pipeline", json_integer(t->stages->size));
+    if (more && t->tensor) json_object_set_new(more, "tensor", json_integer(t->tensor->size));
     if (more && config_trains_adapters(t->config))
         json_object_set_new(more, "base", adapters_base(t->config, t->student_content.crc32c));
     if (!more || !(t->config->train.ema > 0)) return more;
@@ -419,13 +424,13 @@ static void select_part(void *context, int64_t index, int64_t *first, int64_t *c
     *count = saved_tensor(t, index).count;
 }
 
-/* State of a load. parts: number of ranks that wrote the checkpoint, `stages` in each replica; cut: their
- * partition. */
+/* State of a load. parts: number of ranks that wrote the checkpoint, in this layout; cuts: their partitions,
+ * by tensor index. */
 struct loading {
     struct trainer *trainer;
     size_t parts;
-    int stages;
-    struct partition *cut;
+    struct comm_layout layout;
+    struct partition *cuts[COMM_TREE_RANKS];
     int64_t *offsets; /* (parts + 1) */
     const void **present;
     size_t *present_bytes; /* (parts) */
@@ -437,17 +442,19 @@ static void select_writers(void *context, int64_t index, bool *writers)
     const struct loading *loading = context;
     const struct trainer *t = loading->trainer;
     int parameter = t->tensors.parameter[index];
+    const struct parameter *p = &t->student->parameters[parameter];
+    int stages = comm_layout_stages(loading->layout), tensor = comm_layout_tensor(loading->layout),
+        each = stages * tensor, owner = layout_slice_owner(loading->layout, p);
     int64_t first, count;
     dp_part(t, parameter, &first, &count);
-    partition_offsets(loading->cut, t->student, parameter, 1, loading->offsets);
-    partition_stages(
-        loading->offsets, (int)loading->parts / loading->stages, loading->stages,
-        stage_of_group(loading->stages, t->student->group_count, t->student->parameters[parameter].group));
+    partition_offsets(loading->cuts[owner], t->student, parameter, 1, loading->offsets);
+    partition_spread(loading->offsets, (int)loading->parts / each, each,
+                     stage_of_group(stages, t->student->group_count, p->group) * tensor + owner);
     for (size_t w = 0; w < loading->parts; w++) {
         int64_t begin = loading->offsets[w], end = loading->offsets[w + 1];
-        writers[w] =
-            count ? begin < first + count && end > first && end > begin
-                  : w == (size_t)t->ranks.rank % loading->parts; /* for an empty part any record will do */
+        int replica = t->data->rank % ((int)loading->parts / each);
+        writers[w] = count ? begin < first + count && end > first && end > begin
+                           : w == (size_t)(replica * each + owner); /* for an empty part any record will do */
     }
 }
 
@@ -476,7 +483,7 @@ static int load_record(void *context, int64_t index, const void *const *parts, c
     void *part = NULL;
     size_t there = 0, bytes;
     for (size_t w = 0; w < loading->parts; w++)
-        if (parts[w]) {
+        if (parts[w] && part_bytes[w]) {
             loading->present[there] = parts[w];
             loading->present_bytes[there++] = part_bytes[w];
         }
@@ -501,11 +508,17 @@ static int load_record(void *context, int64_t index, const void *const *parts, c
     return status ? trainer_library_error(&library, err) : 0;
 }
 
-/* Returns the stages of the ranks that wrote the checkpoint. */
-static int writer_stages(const struct checkpoint *c)
+/* Returns the layout of the ranks that wrote the checkpoint. One that is not possible is as none: all parts
+ * are read then. */
+static struct comm_layout writer_layout(const struct trainer *t, const struct checkpoint *c)
 {
-    json_int_t stages = json_integer_value(json_object_get(c->manifest, "pipeline"));
-    return stages > 1 && stages <= c->writers && c->writers % stages == 0 ? (int)stages : 1;
+    json_int_t stages = json_integer_value(json_object_get(c->manifest, "pipeline")),
+               tensor = json_integer_value(json_object_get(c->manifest, "tensor"));
+    if (stages < 1) stages = 1;
+    if (tensor < 1) tensor = 1;
+    bool good = stages <= c->writers && tensor <= COMM_TREE_RANKS && c->writers % (stages * tensor) == 0 &&
+                t->config->model_s.slices % tensor == 0;
+    return good ? (struct comm_layout){(int)stages, (int)tensor} : (struct comm_layout){1, 1};
 }
 
 static int load_checkpoint(struct trainer *t, const struct checkpoint *c, struct error *err)
@@ -514,19 +527,21 @@ static int load_checkpoint(struct trainer *t, const struct checkpoint *c, struct
     bool shared = t->ranks.size > 1;
     int code = checkpoint_tensors(c, rows, t->saved_count, shared ? select_part : NULL, load_tensor, t, err);
     size_t writers = (size_t)c->writers;
-    int stages = writer_stages(c);
     struct loading loading = {.trainer = t,
                               .parts = writers,
-                              .stages = stages,
-                              .cut = writers > 1 ? partition_make(t->student, c->writers / stages, 0, false)
-                                                 : NULL,
+                              .layout = writer_layout(t, c),
                               .offsets = xcalloc(writers + 1, sizeof *loading.offsets),
                               .present = xcalloc(writers, sizeof *loading.present),
                               .present_bytes = xcalloc(writers, sizeof *loading.present_bytes)};
+    int tensor = comm_layout_tensor(loading.layout), own = (int)t->config->model_s.slices / tensor;
+    for (int i = 0; i < tensor && writers > 1; i++)
+        loading.cuts[i] = partition_elsewhere(t->student, c->writers / comm_layout_ranks(loading.layout),
+                                              comm_layout_stages(loading.layout),
+                                              &(struct tower_slices){.first = i * own, .own = own});
     if (!code)
         code = checkpoint_records(c, t->tensors.count, writers > 1 ? select_writers : NULL, load_record,
                                   &loading, err);
-    partition_free(loading.cut);
+    for (int i = 0; i < tensor; i++) partition_free(loading.cuts[i]);
     free(loading.offsets);
     free(loading.present);
     free(loading.present_bytes);

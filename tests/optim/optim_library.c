@@ -267,6 +267,51 @@ static void sets_share_accumulators_and_change_no_bit(void **state)
     assert_int_equal(meopt_accumulators_clear(NULL, NULL), MEOPT_BAD_ARGUMENT);
 }
 
+static void a_step_has_figures_by_sets_of_tensors(void **state)
+{
+    enum { VALUES = 4096 };
+    static float weights[3][VALUES], gradients[3][VALUES];
+    static const char *const names[3] = {"a", "b", "c"};
+    static const int of[3] = {1, 0, 1}, beyond[3] = {0, 2, 0};
+    struct meopt_tensor t[3];
+    struct meopt_gradient given[3];
+    struct meopt_step_stats stats;
+    struct meopt_options o;
+    struct meopt_error err;
+    struct meopt *opt;
+    double norms[2], expected[2];
+    int finite[2];
+    int64_t wide[2];
+    meopt_options_init(&o, sizeof o, MEOPT_APADAMW);
+    for (int i = 0; i < 3; i++) {
+        t[i] = (struct meopt_tensor){
+            .name = names[i], .ndim = 2, .shape = {64, VALUES / 64}, .weights = weights[i]};
+        for (int k = 0; k < VALUES; k++) gradients[i][k] = (float)((k * 7 + i) % 13 - 6);
+        given[i] = (struct meopt_gradient){gradients[i], MEOPT_F32};
+    }
+    meopt_options_preset(&o, "fp32", &err);
+    assert_int_equal(meopt_create(&opt, &o, t, 3, &err), 0);
+    for (int set = 0; set < 2; set++) {
+        struct meopt_gradient some[3] = {{0}};
+        for (int i = 0; i < 3; i++) some[i] = of[i] == set ? given[i] : some[i];
+        assert_int_equal(meopt_gradient_norm(opt, some, &expected[set], &finite[set], &err), 0);
+    }
+    assert_int_equal(meopt_step(opt, 1, 1e-3, 1, given, &stats, &err), 0);
+    assert_int_equal(meopt_step_sets(opt, 2, of, norms, finite, wide, &err), 0);
+    for (int set = 0; set < 2; set++)
+        assert_true(norms[set] == expected[set] && finite[set] && wide[set] == 0);
+    assert_true(fabs(hypot(norms[0], norms[1]) - stats.grad_norm) < 1e-9 * stats.grad_norm);
+    gradients[1][100] = NAN;
+    assert_int_equal(meopt_step(opt, 2, 1e-3, 1, given, &stats, &err), MEOPT_NOT_FINITE);
+    assert_int_equal(meopt_step_sets(opt, 2, of, norms, finite, wide, &err), 0);
+    assert_true(!finite[0] && finite[1] && norms[1] == expected[1]);
+    assert_int_equal(meopt_step_sets(opt, 2, beyond, norms, finite, wide, &err), MEOPT_BAD_ARGUMENT);
+    assert_int_equal(meopt_step_sets(opt, 2, of, norms, finite, NULL, &err), MEOPT_BAD_ARGUMENT);
+    assert_int_equal(meopt_step_begin(opt, 3, 1e-3, 0, &err), 0);
+    assert_int_equal(meopt_step_sets(opt, 2, of, norms, finite, wide, &err), MEOPT_BAD_ORDER);
+    meopt_destroy(opt);
+}
+
 static void shards_make_the_bits_of_the_whole(void **state)
 {
     enum { ROWS = 128, COLUMNS = 64, CUT = 48 };
@@ -420,6 +465,7 @@ int main(void)
         cmocka_unit_test(damaged_state_is_refused_and_changes_nothing),
         cmocka_unit_test(accumulated_gradients_make_the_step_of_their_sum),
         cmocka_unit_test(sets_share_accumulators_and_change_no_bit),
+        cmocka_unit_test(a_step_has_figures_by_sets_of_tensors),
         cmocka_unit_test(shards_make_the_bits_of_the_whole),
         cmocka_unit_test(tensors_may_be_stepped_from_several_threads),
     };

@@ -18,7 +18,8 @@ static const struct hub_phase phases[PHASES] = {
 enum { MOST = 8 };
 
 static struct hub *hub;
-static int peers[MOST], size, stages;
+static int peers[MOST], size;
+static struct comm_layout layout;
 static double now;
 static struct rank_beat beats[MOST];
 
@@ -38,7 +39,7 @@ static struct rank_facts facts_of(int rank)
 static void open_hub(int ranks)
 {
     struct hub_options o = {.size = ranks, .join_seconds = 60, .phases = phases, .phase_count = PHASES};
-    o.stages = stages;
+    o.layout = layout;
     size = ranks, now = 1000;
     memset(o.key, 5, sizeof o.key);
     o.expected = facts_of(0);
@@ -396,7 +397,7 @@ static void a_collective_without_progress_is_reported(void **state)
 /* Rank 0 waits for a message of rank 1, rank 3 in a collective of another group. */
 static void set_stages(void)
 {
-    stages = 2, join_all(4), stages = 0;
+    layout = (struct comm_layout){.stages = 2}, join_all(4), layout = (struct comm_layout){0};
     for (int i = 0; i < 20; i++) {
         beats[i % 4] = (struct rank_beat){.step = i / 4 + 1, .phase = STEPPING, .marks = i, .peer = -1};
         if (i % 4 == 3) second(-1, -1);
@@ -421,6 +422,25 @@ static void a_lost_stage_is_named_with_the_message_that_it_misses(void **state)
     expect(EXIT_RANK_LOST, "all ranks|rank 0 in message 17 (receive of pipeline 0)|rank 1 in collective 4 "
                            "(gather)|rank 3 in collective 903 (reduce of data 1)");
     close_hub();
+}
+
+static void a_lost_rank_of_a_tensor_group_is_named(void **state)
+{
+    static const struct {
+        struct comm_layout layout;
+        const char *said;
+    } rows[] = {{{2, 2}, "rank 5 (host n1|, tensor 1 of stage 0 of replica 1)"},
+                {{1, 2}, "rank 5 (host n1|, tensor 1 of replica 2)"},
+                {{2, 1}, "rank 5 (host n1|, stage 1 of replica 2)"},
+                {{1, 1}, "rank 5 (host n1|:00.0)"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        layout = rows[i].layout, join_all(8), layout = (struct comm_layout){0};
+        second(-1, -1);
+        hub_ended(hub, peers[5], now);
+        hub_tick(hub, now + 0.7);
+        expect(EXIT_RANK_LOST, rows[i].said);
+        close_hub();
+    }
 }
 
 static void sign_off(int r, int code, const char *what)
@@ -576,6 +596,7 @@ int main(void)
         cmocka_unit_test(time_in_which_nobody_listened_is_no_silence),
         cmocka_unit_test(a_collective_without_progress_is_reported),
         cmocka_unit_test(a_lost_stage_is_named_with_the_message_that_it_misses),
+        cmocka_unit_test(a_lost_rank_of_a_tensor_group_is_named),
         cmocka_unit_test(an_exit_message_has_file_and_hint),
         cmocka_unit_test(a_rank_that_signed_off_is_not_lost),
         cmocka_unit_test(small_things_go_round),

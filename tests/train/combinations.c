@@ -54,6 +54,7 @@ static const char *const settings[] = {
     "dist.shard=parameters",
     "dist.pipeline=2",
     "dist.pipeline=4",
+    "dist.tensor=2 model_s.slices=2",
 };
 enum { SETTINGS = sizeof settings / sizeof *settings };
 

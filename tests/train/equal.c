@@ -80,6 +80,7 @@ static void ranks_have_the_bits_of_one(void **state)
 #define LORA             "lora.rank=4 "
 #define MUON             "optim.name=muon "
 #define ADAFACTOR        "optim.name=adafactor "
+#define SLICES           "model_s.slices=4 "
 
 struct row {
     unsigned models; /* in the short form */
@@ -169,6 +170,19 @@ static const struct row rows[] = {
     {M(CLASSIFIER), 4, OF_8 EXACT "optim.name=lamb", "dist.pipeline=2 dist.shard=optimizer train.wave=3"},
     {M(GPT2), 2, OF_4 EXACT "train.precision=fp32", "dist.pipeline=2 optim.offload=nvme"},
     {M(LLAMA), 4, OF_4 NO_CLIP "optim.preset=minimal", "dist.pipeline=2 dist.shard=parameters"},
+    /* tensor groups: the same micro-batches, each slice on one rank, all else on all */
+    {M(GPT2) | M(EVA), 2, OF_4 EXACT SLICES, "dist.tensor=2"},
+    {M(CLASSIFIER), 4, OF_3 PREVIOUS SLICES, "dist.tensor=4"},
+    {M(LLAMA) | M(DINOV2), 4, OF_4 BLOCK SLICES, "dist.tensor=2 dist.shard=optimizer"},
+    {M(GPT2), 4, OF_8 NO_CLIP SLICES, "dist.tensor=2 dist.shard=parameters"},
+    {M(DINOV2), 8, OF_8 EXACT SLICES, "dist.tensor=2 dist.pipeline=2 dist.shard=optimizer"},
+    {M(EVA), 8, OF_4 PREVIOUS SLICES "model_s.drop_path=0.3", "dist.tensor=2 dist.pipeline=2"},
+    {M(QWEN), 4, OF_8 BLOCK SLICES, "dist.tensor=2 dist.pipeline=2"},
+    {M(BERT), 2, OF_8 KEEP SLICES, "dist.tensor=2"},
+    {M(CLASSIFIER), 4, OF_8 BLOCK SLICES "optim.name=lamb", "dist.tensor=2 dist.shard=optimizer"},
+    {M(TEXTS), 4, MUON OF_8 EXACT SLICES, "dist.tensor=2 dist.shard=parameters"},
+    {M(BERT), 4, ADAFACTOR OF_8 EXACT SLICES, "dist.tensor=2 train.wave=2"},
+    {M(LLAMA), 4, OF_4 EXACT LORA SLICES, "dist.tensor=2 dist.shard=parameters"},
     /* weights of two points */
     {M(EVA) | M(GPT2), 1, "optim.name=schedule_free " PREVIOUS, "train.recompute=block optim.offload=nvme"},
     {M(CLASSIFIER), 1, "train.micro_batch=2 optim.name=schedule_free " CLIP, "train.rounds=breadth"},
@@ -271,8 +285,19 @@ static void any_layout_resumes_any_other(void **state)
                  {2, "dist.pipeline=2 train.wave=3"},
                  {1, "train.rounds=breadth"},
                  {4, "dist.pipeline=2 dist.shard=optimizer"}},
+      tensors[] = {{2, "dist.tensor=2"},
+                   {8, "dist.tensor=2 dist.pipeline=2 dist.shard=parameters"},
+                   {1, "train.rounds=depth"},
+                   {4, "dist.tensor=4"},
+                   {4, "dist.pipeline=2 dist.shard=optimizer"},
+                   {4, "dist.tensor=2 dist.shard=optimizer"},
+                   {4, "dist.tensor=2 dist.pipeline=2"}},
       alone[] = {{1, "train.rounds=depth"}, {1, "train.rounds=breadth " STREAMED}, {1, "train.wave=2"}};
-    enum { PARTS = sizeof parts / sizeof *parts, ALONE = sizeof alone / sizeof *alone };
+    enum {
+        PARTS = sizeof parts / sizeof *parts,
+        TENSORS = sizeof tensors / sizeof *tensors,
+        ALONE = sizeof alone / sizeof *alone
+    };
     static const struct {
         int model, count;
         const struct part *parts;
@@ -284,7 +309,9 @@ static void any_layout_resumes_any_other(void **state)
                   {CLASSIFIER, ALONE, alone, "train.micro_batch=2 model_s.drop_path=0.3 " CLIP},
                   {DINOV2, ALONE, alone, "train.micro_batch=2 optim.preset=minimal " CLIP},
                   {LLAMA, PARTS, parts, MUON OF_8 EXACT "model_s.depth=5"},
-                  {LLAMA, ALONE, alone, "train.micro_batch=2 " LORA CLIP}};
+                  {LLAMA, ALONE, alone, "train.micro_batch=2 " LORA CLIP},
+                  {GPT2, TENSORS, tensors, OF_8 EXACT SLICES "model_s.depth=5 train.ema=0.9"},
+                  {LLAMA, TENSORS, tensors, MUON OF_8 PREVIOUS SLICES "model_s.depth=4"}};
     for (size_t c = 0; c < sizeof chains / sizeof *chains; c++)
         for (int i = 0; i < chains[c].count; i += thorough ? 1 : 2) {
             const struct run *whole = reference(chains[c].model, chains[c].settings);

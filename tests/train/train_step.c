@@ -295,9 +295,12 @@ static void what_is_not_finite_ends_all_ranks(void **state)
 {
     static const char *const modes[] = {"exact", "previous", "block", "exact optim.clip_grad_norm=0"},
                              *const layouts[] = {"dist.pipeline=2 dist.shard=none",
-                                                 "dist.pipeline=2 dist.shard=parameters", "dist.shard=none",
-                                                 "dist.shard=optimizer"};
-    for (int i = 0; i < 16; i++) {
+                                                 "dist.pipeline=2 dist.shard=parameters",
+                                                 "dist.shard=none",
+                                                 "dist.shard=optimizer",
+                                                 "model.slices=2 dist.tensor=2",
+                                                 "model.slices=2 dist.tensor=2 dist.pipeline=2"};
+    for (int i = 0; i < 24; i++) {
         char *settings = xasprintf(OF_4 "%s optim.clip_mode=%s", layouts[i / 4], modes[i % 4]);
         runs_free(as_ranks(4, (struct run){.model = GPT2,
                                            .settings = settings,
@@ -313,6 +316,33 @@ static void what_is_not_finite_ends_all_ranks(void **state)
                                        .expected = EXIT_DIVERGED}),
               3);
     images[1][3 * PIXELS] = kept;
+}
+
+/* Rank 1 has different gradients from the other ranks of its tensor group. */
+static void changed_norm(struct device *dev, const struct layernorm_gradient *o)
+{
+    own_ops->layernorm_backward(dev, o);
+    if (o->dweight) o->dweight[0] += 1;
+}
+static void change_rank_1(struct run *r, struct trainer *t)
+{
+    if (r->options.rank != 1) return;
+    poisoned_ops = *(own_ops = t->device->ops);
+    poisoned_ops.layernorm_backward = changed_norm;
+    t->device->ops = &poisoned_ops;
+}
+static void ranks_of_a_tensor_group_that_differ_are_reported(void **state)
+{
+    static const char *const modes[] = {"exact", "previous", "block", "exact optim.clip_grad_norm=0"};
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+        char *settings = xasprintf(OF_4 "model.slices=2 dist.tensor=2 optim.clip_mode=%s", modes[i]);
+        struct run *runs = as_ranks(
+            2, (struct run){
+                   .model = GPT2, .settings = settings, .prepare = change_rank_1, .expected = EXIT_FAILED});
+        assert_true(mentions(runs[0].err.what, "0|1|group"));
+        runs_free(runs, 2);
+        free(settings);
+    }
 }
 
 static void a_rank_that_gives_up_ends_the_others(void **state)
@@ -461,6 +491,12 @@ static void what_a_step_cannot_do_is_refused(void **state)
         {GPT2, 2, "dist.pipeline=2 train.rounds=depth", "train.rounds"},
         {GPT2, 2, "dist.pipeline=2 optim.gradients=keep", "optim.gradients"},
         {GPT2, 2, "dist.pipeline=2 train.save_activations=8bit", "train.save_activations"},
+        {GPT2, 3, "model.slices=2 dist.tensor=2", "dist.tensor"},
+        {GPT2, 6, "model.slices=4 dist.tensor=2 dist.pipeline=2", "dist.tensor"},
+        {GPT2, 2, "dist.tensor=2", "dist.tensor|model.slices"},
+        {EVA, 4, "model_s.slices=2 dist.tensor=4", "dist.tensor|model_s.slices"},
+        {GPT2, 3, "model.slices=4 dist.tensor=3", "dist.tensor|3"},
+        {GPT2, 2, "model.slices=6 dist.tensor=2", "model.slices|6"},
         {EVA, 3, "dist.pipeline=3 train.rounds=breadth", "teacher"}, /* it has 2 blocks */
         {DINOV2, 3, "dist.pipeline=3", "student"},
         {EVA, 4, "train.global_batch=8 train.micro_batch=4 train.batch_size=4", "4 ranks| 2 "},
@@ -496,6 +532,7 @@ int main(void)
                                        cmocka_unit_test(an_update_that_was_not_applied_is_reported),
                                        cmocka_unit_test(what_is_not_finite_changes_nothing),
                                        cmocka_unit_test(what_is_not_finite_ends_all_ranks),
+                                       cmocka_unit_test(ranks_of_a_tensor_group_that_differ_are_reported),
                                        cmocka_unit_test(a_rank_that_gives_up_ends_the_others),
                                        cmocka_unit_test(a_rank_holds_its_part),
                                        cmocka_unit_test(a_large_head_shares_memory_with_a_block),

@@ -68,7 +68,7 @@ static int make(void **state)
         reports[r].use.peak_total_bytes = 2000000000u + (size_t)(r == FULLEST ? 500000000 : r);
         reports[r].images_per_s = r == SLOW ? 31.5 : 32;
         strcpy(reports[r].name, "K100 AI");
-        reports[r].stages = STAGES;
+        reports[r].layout.stages = STAGES;
         reports[r].bubble = r == WAITS ? 0.9 : 0.1;
         ranks[r] = (struct rank_now){.joined = true, .silent = r == SILENT ? 9 : 0.5};
         ranks[r].rank.waiting = r == SLOW ? 0.01 : 0.4;
@@ -87,7 +87,7 @@ static void up_to_64_ranks_are_all_listed(void **state)
     json_t *fields = metrics_cards_json(reports, RANKS_LISTED), *live = json_object();
     assert_int_equal(json_array_size(json_object_get(fields, "cards")), RANKS_LISTED);
     assert_null(json_object_get(fields, "cards_summary"));
-    ranks_list(live, ranks, RANKS_LISTED, STAGES);
+    ranks_list(live, ranks, RANKS_LISTED, (struct comm_layout){.stages = STAGES});
     assert_int_equal(json_array_size(json_object_get(live, "ranks")), RANKS_LISTED);
     assert_null(json_object_get(live, "ranks_summary"));
     assert_null(json_object_get(live, "hosts"));
@@ -112,7 +112,7 @@ static void a_thousand_are_summarized(void **state)
     json_object_set_new(line, "step", json_integer(1));
     assert_true(put_json("metrics.jsonl", line) < LINE_BYTES);
 
-    ranks_list(live, ranks, RANKS, STAGES);
+    ranks_list(live, ranks, RANKS, (struct comm_layout){.stages = STAGES});
     list = json_object_get(live, "ranks");
     assert_true(lists(list, 0) && lists(list, SILENT) && lists(list, SLOW) && !lists(list, RANKS - 1));
     summary = json_object_get(live, "ranks_summary");
