@@ -629,7 +629,8 @@ int tower_backward(struct tower *t, const struct batch *batch, const float *dout
         if (code) break;
         tower_select_gradients(t, pass.from, pass.from);
         issue(&pass, 0);
-        if (last && done) code = done(context, pass.to, err);
+        code = tower_failed(t, err);
+        if (last && done && !code) code = done(context, pass.to, err);
     }
     return code;
 }

@@ -538,6 +538,7 @@ int tower_forward_bound(struct tower *t, const struct batch *batch, struct error
                                                .count = batch->count,
                                                .part = -1 - f.from},
                          forward, &f);
+        code = tower_failed(t, err);
     }
     return code;
 }

@@ -186,7 +186,7 @@ static int forward_slot(void *context, int64_t slot, int group, struct error *er
     struct batch batch = select_batch(t, s->tower == t->student, slot);
     if (!t->schedule.breadth) return tower_forward_bound(s->tower, &batch, err);
     tower_forward_group(s->tower, &batch, slot, group);
-    return 0;
+    return tower_failed(s->tower, err);
 }
 
 static int forward_tower(struct step *s, struct tower *tower, struct error *err)
@@ -239,7 +239,7 @@ static int backward_slot(void *context, int64_t slot, int group, struct error *e
         return tower_backward(t->student, &batch, t->dout, index == 0,
                               index == t->schedule.rounds - 1 || !s->source, NULL, NULL, err);
     tower_backward_group(t->student, &batch, t->dout, slot, group);
-    return 0;
+    return tower_failed(t->student, err);
 }
 
 static int take(void *context, int64_t slot, int group, bool own, struct error *err)

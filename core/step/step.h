@@ -114,6 +114,12 @@ int layout_slice_owner(struct comm_layout layout, const struct parameter *p);
  * sums over the group. */
 bool layout_gives(const struct trainer *t, const struct parameter *p);
 
+/* ---- slice_ranks.c ---- */
+
+/* Connects the student's slices with those of the tensor group. Collective call. */
+int slice_ranks_bind(struct trainer *t, struct error *err);
+void slice_ranks_close(struct trainer *t);
+
 /* ---- step_pipeline.c ---- */
 
 /* Makes t->pipeline, after the student. */

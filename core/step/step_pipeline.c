@@ -165,9 +165,8 @@ int pipeline_run(struct trainer *t, const struct group_pass *pass, struct error 
 static int forward_batch(void *context, int64_t slot, int group, struct error *err)
 {
     const struct group_pass *pass = context;
-    (void)err;
     tower_forward_group(pass->tower, pass->only, slot, group);
-    return 0;
+    return tower_failed(pass->tower, err);
 }
 
 int pipeline_forward(struct trainer *t, struct tower *tower, const struct batch *batch, struct error *err)

@@ -288,6 +288,7 @@ static int create_buffers(struct trainer *t, struct error *err)
         t->in.host_target = xcalloc((size_t)(t->micro * t->student->out_width), sizeof *t->in.host_target);
     if (t->dp && dp_buffers(t, err)) goto fail;
     if (t->stages) pipeline_create(t);
+    if (t->tensor && slice_ranks_bind(t, err)) goto fail;
     tower_bind_scratch(t->student, t->scratch);
     if (t->teacher) tower_bind_scratch(t->teacher, t->scratch);
     return 0;
@@ -513,6 +514,7 @@ void trainer_close(struct trainer *t)
     t->device->streams->host_free(t->device, t->host_sums);
     free(t->in.host_target);
     pipeline_close(t);
+    slice_ranks_close(t);
     layout_close(t);
     comm_close(&t->ranks);
     free(t->cache.rows);

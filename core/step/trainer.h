@@ -72,11 +72,12 @@ struct trainer {
     struct weight_stream *student_stream;
     char *fallback_weights; /* file that the student was read from, model_s.weight being gone; NULL: that */
     struct meopt *opt;
-    struct comm ranks;   /* the ranks that train this student together */
-    struct comm *data;   /* the ranks with the same parameters (layout.c) */
-    struct comm *stages; /* the stages of this replica (dist.pipeline); NULL: no pipeline */
-    struct comm *tensor; /* the ranks that divide this stage's slices (dist.tensor); NULL: none */
-    struct comm *plane;  /* the ranks with this rank's tensor index; without tensor groups all */
+    struct comm ranks;               /* the ranks that train this student together */
+    struct comm *data;               /* the ranks with the same parameters (layout.c) */
+    struct comm *stages;             /* the stages of this replica (dist.pipeline); NULL: no pipeline */
+    struct comm *tensor;             /* the ranks that divide this stage's slices (dist.tensor); NULL: none */
+    struct slice_calls *slice_calls; /* their calls (slice_ranks.c) */
+    struct comm *plane;              /* the ranks with this rank's tensor index; without tensor groups all */
     struct rank_groups *groups;
     struct pipeline *pipeline; /* step_pipeline.c */
     struct data_parallel *dp;  /* steps of micro-batches that ranks share (step_ranks.c); NULL: one rank */
