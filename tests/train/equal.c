@@ -81,6 +81,7 @@ static void ranks_have_the_bits_of_one(void **state)
 #define MUON             "optim.name=muon "
 #define ADAFACTOR        "optim.name=adafactor "
 #define SLICES           "model_s.slices=4 "
+#define HALVES           "model_s.slices=2 "
 
 struct row {
     unsigned models; /* in the short form */
@@ -130,6 +131,15 @@ static const struct row rows[] = {
      "train.wave=2 optim.offload=nvme " STREAMED},
     {M(DINOV2), 1, "train.micro_batch=1 " CACHED CLIP, "train.wave=3"},
     {M(CLASSIFIER), 1, "train.micro_batch=1 model.freeze=1 " CLIP, "train.wave=2 " STREAMED},
+    /* slices, and the ranks that have them */
+    {M(LLAMA) | M(BERT), 1, OF_4 HALVES CLIP, "train.rounds=breadth train.recompute=block"},
+    {M(LLAMA), 1, HALVES PREVIOUS, STREAMED "optim.offload=nvme"},
+    {M(GPT2) | M(TEXTS), 4, OF_4 SLICES EXACT, "dist.tensor=4"},
+    {M(LLAMA), 4, OF_8 HALVES PREVIOUS, "dist.tensor=2 dist.shard=parameters"},
+    {M(BERT), 4, OF_3 SLICES BLOCK, "dist.tensor=2 dist.pipeline=2"},
+    {M(GPT2), 8, OF_3 SLICES NO_CLIP, "dist.tensor=2 dist.pipeline=2 dist.shard=optimizer"},
+    {M(GPT2), 2, OF_4 SLICES KEEP, "dist.tensor=2 optim.offload=nvme"},
+    {M(LLAMA), 2, OF_4 HALVES "optim.name=adafactor " CLIP, "dist.tensor=2 train.rounds=breadth"},
     /* what else a step of several ranks reads or keeps */
     {M(EVA), 3, OF_8 EXACT "model_s.drop_path=0.3 train.ema=0.9", "dist.shard=optimizer"},
     {M(EVA), 2, OF_8 EXACT "model_s.drop_path=0.3 train.ema=0.9",
@@ -171,18 +181,16 @@ static const struct row rows[] = {
     {M(GPT2), 2, OF_4 EXACT "train.precision=fp32", "dist.pipeline=2 optim.offload=nvme"},
     {M(LLAMA), 4, OF_4 NO_CLIP "optim.preset=minimal", "dist.pipeline=2 dist.shard=parameters"},
     /* tensor groups: the same micro-batches, each slice on one rank, all else on all */
-    {M(GPT2) | M(EVA), 2, OF_4 EXACT SLICES, "dist.tensor=2"},
-    {M(CLASSIFIER), 4, OF_3 PREVIOUS SLICES, "dist.tensor=4"},
-    {M(LLAMA) | M(DINOV2), 4, OF_4 BLOCK SLICES, "dist.tensor=2 dist.shard=optimizer"},
+    {M(GPT2), 2, OF_4 EXACT SLICES, "dist.tensor=2"},
+    {M(TEXTS), 4, OF_3 PREVIOUS SLICES, "dist.tensor=4"},
+    {M(LLAMA), 4, OF_4 BLOCK HALVES, "dist.tensor=2 dist.shard=optimizer"},
     {M(GPT2), 4, OF_8 NO_CLIP SLICES, "dist.tensor=2 dist.shard=parameters"},
-    {M(DINOV2), 8, OF_8 EXACT SLICES, "dist.tensor=2 dist.pipeline=2 dist.shard=optimizer"},
-    {M(EVA), 8, OF_4 PREVIOUS SLICES "model_s.drop_path=0.3", "dist.tensor=2 dist.pipeline=2"},
-    {M(QWEN), 4, OF_8 BLOCK SLICES, "dist.tensor=2 dist.pipeline=2"},
+    {M(BERT), 8, OF_8 EXACT SLICES, "dist.tensor=2 dist.pipeline=2 dist.shard=optimizer"},
+    {M(QWEN), 4, OF_8 BLOCK HALVES "model_s.kv_heads=2", "dist.tensor=2 dist.pipeline=2"},
     {M(BERT), 2, OF_8 KEEP SLICES, "dist.tensor=2"},
-    {M(CLASSIFIER), 4, OF_8 BLOCK SLICES "optim.name=lamb", "dist.tensor=2 dist.shard=optimizer"},
+    {M(GPT2), 4, OF_8 BLOCK SLICES "optim.name=lamb", "dist.tensor=2 dist.shard=optimizer"},
     {M(TEXTS), 4, MUON OF_8 EXACT SLICES, "dist.tensor=2 dist.shard=parameters"},
     {M(BERT), 4, ADAFACTOR OF_8 EXACT SLICES, "dist.tensor=2 train.wave=2"},
-    {M(LLAMA), 4, OF_4 EXACT LORA SLICES, "dist.tensor=2 dist.shard=parameters"},
     /* weights of two points */
     {M(EVA) | M(GPT2), 1, "optim.name=schedule_free " PREVIOUS, "train.recompute=block optim.offload=nvme"},
     {M(CLASSIFIER), 1, "train.micro_batch=2 optim.name=schedule_free " CLIP, "train.rounds=breadth"},
@@ -310,8 +318,8 @@ static void any_layout_resumes_any_other(void **state)
                   {DINOV2, ALONE, alone, "train.micro_batch=2 optim.preset=minimal " CLIP},
                   {LLAMA, PARTS, parts, MUON OF_8 EXACT "model_s.depth=5"},
                   {LLAMA, ALONE, alone, "train.micro_batch=2 " LORA CLIP},
-                  {GPT2, TENSORS, tensors, OF_8 EXACT SLICES "model_s.depth=5 train.ema=0.9"},
-                  {LLAMA, TENSORS, tensors, MUON OF_8 PREVIOUS SLICES "model_s.depth=4"}};
+                  {GPT2, TENSORS, tensors, OF_8 EXACT SLICES "model_s.depth=5"},
+                  {BERT, TENSORS, tensors, MUON OF_8 PREVIOUS SLICES "model_s.depth=4"}};
     for (size_t c = 0; c < sizeof chains / sizeof *chains; c++)
         for (int i = 0; i < chains[c].count; i += thorough ? 1 : 2) {
             const struct run *whole = reference(chains[c].model, chains[c].settings);

@@ -16,6 +16,9 @@ ranks2_packed one chats --workers 2
 parameters one freeze --workers 3 dist.shard=parameters
 kept one head --workers 2 optim.gradients=keep
 pipeline one freeze --workers 2 dist.pipeline=2
+tensor one sliced --workers 2 dist.tensor=2
+tensor4 one sliced --workers 4 dist.tensor=4 dist.shard=optimizer
+grid one sliced --workers 8 dist.tensor=2 dist.pipeline=2
 pipeline3 one lora --workers 3 dist.pipeline=3 optim.gradients=release train.recompute=block
 stages one texts --workers 4 dist.pipeline=2 dist.shard=parameters
 offloaded one masked optim.offload=nvme
@@ -66,6 +69,7 @@ objective() { # NAME EXPORT...|none: its configuration is the standard input; ma
         [ "$of" = "$objective" ] || [ "${MEOPT_LONG:-}" ] || continue
         case $settings in
             *data.workers*) grep -q image_size "$objective.yaml" || continue ;;
+            *dist.tensor*) grep -q slices "$objective.yaml" || continue ;;
             *dist.pipeline=3*) case $objective in quickstart* | wide) continue ;; esac ;; # of two blocks
             *model_t*) grep -q model_t "$objective.yaml" || continue ;;
         esac
@@ -123,6 +127,12 @@ END
 done
 objective language --format hf <<END
 model: {family: llama, init: random, vocabulary: 256, context: 32, width: 32, depth: 3, heads: 4, kv_heads: 2, hidden: 48}
+$text}
+train: {objective: language, eval_steps: 3, precision: fp32}
+optim: {lr: 1.0e-2}
+END
+objective sliced --format hf <<END
+model: {family: llama, init: random, vocabulary: 256, context: 32, width: 32, depth: 3, heads: 4, kv_heads: 4, hidden: 48, slices: 4}
 $text}
 train: {objective: language, eval_steps: 3, precision: fp32}
 optim: {lr: 1.0e-2}
