@@ -178,13 +178,13 @@ struct parameter {
     bool trained;      /* has a gradient; false: mask_token, and frozen parameters (tower_options.frozen) */
     /* stays in memory with weight_buffers: mask_token, and what is frozen in a group that is trained */
     bool resident;
-    bool decay;        /* ndim >= 2 after removing dimensions of size 1 */
-    bool small;        /* norm, bias, LayerScale, token, position embedding: residual bits do not pay */
-    bool hidden;       /* a matrix between activations: muon orthogonalizes it */
-    bool owned;        /* ranks do not divide it (dist.shard) */
-    int64_t rows[3];   /* of the matrices of which it consists: queries, keys, values; gate, value. 0: one */
-    bool head;         /* distillation head or classifier: lr scaled by optim.head_lr_scale */
-    bool may_be_new;   /* of a head: random if a checkpoint lacks it */
+    bool decay;      /* ndim >= 2 after removing dimensions of size 1 */
+    bool small;      /* norm, bias, LayerScale, token, position embedding: residual bits do not pay */
+    bool hidden;     /* a matrix between activations: muon orthogonalizes it */
+    bool owned;      /* ranks do not divide it (dist.shard) */
+    int64_t rows[3]; /* of the matrices of which it consists: queries, keys, values; gate, value. 0: one */
+    bool head;       /* distillation head or classifier: lr scaled by optim.head_lr_scale */
+    bool may_be_new; /* of a head: random if a checkpoint lacks it */
     bool adapter; /* A or B of an adapter (lora.h): role is its matrix's, of which it changes the rows from */
     int64_t first;           /* `first` on */
     struct lora_pair *pairs; /* the adapters of this matrix (tower.h), (pair_count) */

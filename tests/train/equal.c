@@ -216,10 +216,43 @@ static const struct row rows[] = {
     {M(CLASSIFIER), 1, ADAFACTOR CLIP "model.freeze=1", STREAMED},
 };
 
+/* Slices are sums in another order: in fp32 losses and norms of a few steps change by rounding. */
+static void slices_change_rounding_alone(void **state)
+{
+    static const struct {
+        int model;
+        const char *settings, *slices;
+    } cases[] = {{GPT2, "", SLICES},
+                 {BERT, "", SLICES},
+                 {TEXTS, "", SLICES},
+                 {LLAMA, "", HALVES},
+                 {QWEN, "model_s.kv_heads=2 ", HALVES}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *whole =
+                 xasprintf("train.precision=fp32 optim.preset=quality " OF_4 CLIP "%s", cases[i].settings),
+             *sliced = xasprintf("%s%s", whole, cases[i].slices);
+        const struct run *one = reference(cases[i].model, whole);
+        struct run *other = as_ranks(1, (struct run){.model = cases[i].model, .settings = sliced});
+        for (int s = 0; s < (on_a_card() ? 2 : STEPS); s++) {
+            const struct step_result *a = &one->results[s], *b = &other->results[s];
+            if (!(fabs(b->loss / a->loss - 1) < 1e-5 && fabs(b->grad_norm / a->grad_norm - 1) < 1e-5))
+                fail_msg("%s %s, step %d: loss %.9g, norm %.9g; not %.9g, %.9g",
+                         models[cases[i].model].config, sliced, s, b->loss, b->grad_norm, a->loss,
+                         a->grad_norm);
+        }
+        runs_free(other, 1);
+        free(sliced);
+        free(whole);
+    }
+}
+
 static const struct row card_rows[] = {
     {M(GPT2), 1, EXACT, STREAMED "train.recompute=block optim.offload=nvme"},
     {M(GPT2), 1, "train.micro_batch=4 " CLIP, STREAMED},
     {M(GPT2), 1, "optim.name=schedule_free " EXACT, STREAMED},
+    {M(GPT2), 4, OF_4 SLICES EXACT, "dist.tensor=4"},
+    {M(LLAMA), 4, OF_4 HALVES EXACT, "dist.tensor=2 dist.pipeline=2"},
 };
 
 static void check_rows(const struct row *row, size_t count)
@@ -423,6 +456,7 @@ static int mpi_rank(const char *out)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_have_the_bits_of_one),
+                                       cmocka_unit_test(slices_change_rounding_alone),
                                        cmocka_unit_test(places_and_options_keep_the_bits),
                                        cmocka_unit_test(every_rule_and_format_has_the_bits_of_one_rank),
                                        cmocka_unit_test(every_mode_has_the_same_first_loss),
@@ -430,6 +464,7 @@ int main(int argc, char **argv)
                                        cmocka_unit_test(streamed_weights_travel_once_per_pass),
                                        cmocka_unit_test(sharded_weights_are_gathered_once_per_pass)},
                             cards[] = {cmocka_unit_test(places_keep_the_bits_on_a_card),
+                                       cmocka_unit_test(slices_change_rounding_alone),
                                        cmocka_unit_test(every_mode_has_the_same_first_loss)};
     make_data();
     thorough = getenv("MEOPT_LONG") != NULL;
