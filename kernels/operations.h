@@ -31,7 +31,8 @@ enum activation {
     ACTIVATION_SWIGLU,
     ACTIVATION_QUICK_GELU,
     ACTIVATION_GELU_TANH,
-    ACTIVATION_TANH, /* of poolers, which are small */
+    ACTIVATION_TANH, /* of poolers, which are small; RELU too */
+    ACTIVATION_RELU,
     ACTIVATION_COUNT
 };
 enum loss_kind { LOSS_MSE, LOSS_COSINE, LOSS_SMOOTH_L1 };
@@ -125,8 +126,8 @@ struct branch_gradient {
     struct drop_path drop; /* dx is multiplied by its factors */
 };
 
-/* GELU (erf, tanh, quick): h (R, F) -> y (R, F). SwiGLU: h (R, 2F) = [x1 | x2] -> y = silu(x1) * x2 (R,
- * F). */
+/* GELU (erf, tanh, quick), tanh, ReLU: h (R, F) -> y (R, F). SwiGLU: h (R, 2F) = [x1 | x2] -> y = silu(x1) *
+ * x2 (R, F). */
 struct activation_value {
     enum dtype type;
     enum activation kind;

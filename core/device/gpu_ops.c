@@ -284,6 +284,7 @@ static void gpu_attention_backward(struct device *dev, const struct attention_gr
         [ACTIVATION_QUICK_GELU] = {"quick_gelu_" way "_f32", "quick_gelu_" way "_bf16"},                     \
         [ACTIVATION_GELU_TANH] = {"gelu_tanh_" way "_f32", "gelu_tanh_" way "_bf16"},                        \
         [ACTIVATION_TANH] = {"tanh_" way "_f32", "tanh_" way "_bf16"},                                       \
+        [ACTIVATION_RELU] = {"relu_" way "_f32", "relu_" way "_bf16"},                                       \
     }
 static const char *const activation_kernels[2][ACTIVATION_COUNT][2] = {ACTIVATION_KERNELS("forward"),
                                                                        ACTIVATION_KERNELS("backward")};

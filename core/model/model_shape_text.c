@@ -10,7 +10,8 @@ static const char *const activations[ACTIVATION_COUNT] = {[ACTIVATION_GELU] = "g
                                                           [ACTIVATION_SWIGLU] = "swiglu",
                                                           [ACTIVATION_QUICK_GELU] = "quick_gelu",
                                                           [ACTIVATION_GELU_TANH] = "gelu_tanh",
-                                                          [ACTIVATION_TANH] = "tanh"};
+                                                          [ACTIVATION_TANH] = "tanh",
+                                                          [ACTIVATION_RELU] = "relu"};
 
 const char *model_shape_activation(const struct model_shape *g)
 {
@@ -22,8 +23,8 @@ int activation_named(const char *name)
     static const char *const as_tanh[] = {"gelu_pytorch_tanh", "gelu_new", "gelu_fast"};
     for (size_t i = 0; i < sizeof as_tanh / sizeof *as_tanh; i++)
         if (strcmp(name, as_tanh[i]) == 0) return 1 + ACTIVATION_GELU_TANH;
-    for (int i = 0; i < ACTIVATION_COUNT; i++)
-        if (i != ACTIVATION_SWIGLU && i != ACTIVATION_TANH && strcmp(name, activations[i]) == 0) return 1 + i;
+    for (int i = 0; i < ACTIVATION_TANH; i++) /* the others are of poolers */
+        if (i != ACTIVATION_SWIGLU && strcmp(name, activations[i]) == 0) return 1 + i;
     return 0;
 }
 

@@ -453,6 +453,31 @@ static void tanh_gradient_piece(int bf16, const void *dy, const void *h, void *d
     if (act) store_piece(bf16, act, at, count, made);
 }
 
+static inline float relu(float x) { return x <= 0 ? 0 : x; } /* NaN stays */
+static inline void relu_piece(int bf16, const void *h, void *y, int64_t at, int64_t end)
+{
+    float in[PIECE], out[PIECE];
+    int64_t count = end - at;
+    const float *x = read_piece(bf16, h, at, count, in);
+    for (int64_t i = 0; i < count; i++) out[i] = relu(x[i]);
+    store_piece(bf16, y, at, count, out);
+}
+static void relu_forward(int bf16, const void *h, void *y, int64_t n) { IN_PIECES(relu_piece, h, y) }
+
+static void relu_gradient_piece(int bf16, const void *dy, const void *h, void *dh, void *act, int64_t at,
+                                int64_t end)
+{
+    float in[PIECE], dys[PIECE], out[PIECE], made[PIECE];
+    int64_t count = end - at;
+    const float *x = read_piece(bf16, h, at, count, in), *g = read_piece(bf16, dy, at, count, dys);
+    for (int64_t i = 0; i < count; i++) {
+        made[i] = relu(x[i]);
+        out[i] = x[i] <= 0 ? 0 : x[i] > 0 ? g[i] : x[i];
+    }
+    store_piece(bf16, dh, at, count, out);
+    if (act) store_piece(bf16, act, at, count, made);
+}
+
 /* h (R, 2F) = [x1 | x2] */
 static void swiglu_forward(int bf16, const void *h, void *y, int64_t R, int64_t F)
 {
@@ -473,6 +498,7 @@ void NAME(activation_forward)(const struct activation_value *o)
     case ACTIVATION_QUICK_GELU: quick_gelu_forward(bf16, o->h, o->y, n); return;
     case ACTIVATION_GELU_TANH: gelu_tanh_forward(bf16, o->h, o->y, n); return;
     case ACTIVATION_TANH: tanh_forward(bf16, o->h, o->y, n); return;
+    case ACTIVATION_RELU: relu_forward(bf16, o->h, o->y, n); return;
     default: gelu_forward(bf16, o->h, o->y, n);
     }
 }
@@ -491,6 +517,7 @@ static inline void gradient_piece(int bf16, const struct activation_gradient *o,
         return;
     case ACTIVATION_GELU_TANH: gelu_tanh_gradient_piece(bf16, o->dy, o->h, o->dh, o->act, here, end); return;
     case ACTIVATION_TANH: tanh_gradient_piece(bf16, o->dy, o->h, o->dh, o->act, here, end); return;
+    case ACTIVATION_RELU: relu_gradient_piece(bf16, o->dy, o->h, o->dh, o->act, here, end); return;
     default: gelu_gradient_piece(bf16, o->dy, o->h, o->dh, o->act, here, end);
     }
 }

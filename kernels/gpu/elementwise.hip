@@ -368,6 +368,10 @@ struct tanh_of {
         return dy * (1.0f - y * y);
     }
 };
+struct relu {
+    DEVICE_METHOD static float value(float x) { return x <= 0 ? 0 : x; } /* NaN stays */
+    DEVICE_METHOD static float gradient(float dy, float x) { return x <= 0 ? 0 : x > 0 ? dy : x; }
+};
 /* f = h s, s = 1 / (1 + exp(-1.702 h)) */
 struct quick_gelu {
     DEVICE_METHOD static float value(float x) { return x / (1.0f + expf(-1.702f * x)); }
@@ -516,6 +520,7 @@ DEVICE void swiglu_backward(const T *dy, const T *h, const float *bias, T *dh, T
     ACTIVATION(quick_gelu, suffix, T, activation_forward<quick_gelu>, activation_backward<quick_gelu>)       \
     ACTIVATION(gelu_tanh, suffix, T, activation_forward<gelu_tanh>, activation_backward<gelu_tanh>)          \
     ACTIVATION(tanh, suffix, T, activation_forward<tanh_of>, activation_backward<tanh_of>)                   \
+    ACTIVATION(relu, suffix, T, activation_forward<relu>, activation_backward<relu>)                         \
     ACTIVATION(swiglu, suffix, T, swiglu_forward, swiglu_backward)
 ACTIVATIONS(f32, float)
 ACTIVATIONS(bf16, bf16)

@@ -165,6 +165,7 @@ static double activate(enum activation kind, const double *h, int64_t F, int64_t
     if (kind == ACTIVATION_GELU) return h[at] * 0.5 * erfc(-h[at] * sqrt(0.5));
     if (kind == ACTIVATION_QUICK_GELU) return h[at] / (1 + exp(-1.702 * h[at]));
     if (kind == ACTIVATION_TANH) return tanh(h[at]);
+    if (kind == ACTIVATION_RELU) return h[at] > 0 ? h[at] : 0;
     if (kind == ACTIVATION_GELU_TANH)
         return h[at] / (1 + exp(-2 * sqrt(2 / M_PI) * (h[at] + 0.044715 * h[at] * h[at] * h[at])));
     return h[r * 2 * F + j] / (1 + exp(-h[r * 2 * F + j])) * h[r * 2 * F + F + j];
@@ -261,6 +262,11 @@ static void activation_slopes(struct trial *T, const double *h)
                    sigma = 1 / (1 + exp(-x * (one + cube * x * x)));
             W(2)[i] = d * sigma * (1 + x * (1 - sigma) * (one + 3 * cube * x * x));
             S(2)[i] = 16 * u32 * fabs(d) * (1 + fabs(x) * (1 + x * x / 20));
+            continue;
+        }
+        if (kind == ACTIVATION_RELU) {
+            W(2)[i] = x > 0 ? d : 0;
+            S(2)[i] = u32 * fabs(d);
             continue;
         }
         if (kind == ACTIVATION_TANH) {
@@ -484,6 +490,8 @@ static const struct operation reference_operations[] = {
      NULL},
     {OP(activation_forward), NULL, {-1}, {{1, 1, 3}, {5, 1000, 3}, {3, 67, 3, 1}}, {2056, 6144, 3}, NULL},
     {OP(activation_forward), NULL, {-1}, {{1, 1, 4}, {5, 1000, 4}, {3, 67, 4, 1}}, {2056, 768, 4}, NULL},
+    {OP(activation_forward), NULL, {-1}, {{1, 1, 5}, {5, 1000, 5}, {3, 67, 5}}, {2056, 768, 5}, NULL},
+    {OP(activation_backward), NULL, {-1}, {{1, 1, 5}, {3, 67, 5}, {70, 5, 5}}, {2056, 768, 5}, NULL},
     {OP(activation_backward),
      activation_objective,
      {0, 2, -1},
