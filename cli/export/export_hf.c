@@ -203,7 +203,7 @@ int export_hf_write(const char *directory, const struct model_shape *g, const js
     bool whole = g->pos_grid == config->data.image_size / g->patch;
     if (o) {
         static const enum fact sizes[] = {FACT_WIDTH, FACT_DEPTH, FACT_HEADS, FACT_COUNT};
-        export_set_sizes(o, g, false, sizes);
+        export_set_sizes(o, g, sizes);
         json_object_set_new(o, "num_channels", json_integer(3));
         json_object_set_new(o, "image_size",
                             json_integer((json_int_t)(positions && !whole ? g->pos_grid * g->patch

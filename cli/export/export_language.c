@@ -9,6 +9,7 @@
 #include "core/model/sidecar.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -112,9 +113,10 @@ void export_set_classes(json_t *o, int64_t count, const json_t *classes)
     json_object_set_new(o, "label2id", numbers);
 }
 
-/* A classes' model_type and name in transformers. */
+/* A class of transformers: its model_type, and its name without the end that says its head. */
 struct class_of {
     const char *type, *name;
+    enum family family;
     bool windows; /* sliding_window needs no further key */
 };
 
@@ -122,33 +124,57 @@ struct class_of {
  * run began with. */
 static const struct class_of *class_of(const struct model_shape *g, const char *preferred)
 {
-    static const struct class_of classes[] = {{"llama", "LlamaForCausalLM", false},
-                                              {"mistral", "MistralForCausalLM", true},
-                                              {"qwen2", "Qwen2ForCausalLM", false},
-                                              {"qwen3", "Qwen3ForCausalLM", false},
-                                              {"gpt2", "GPT2LMHeadModel", false},
-                                              {"bert", "BertForMaskedLM", false},
-                                              {"bert", "BertForSequenceClassification", false}};
-    enum { LLAMA, MISTRAL, QWEN2, QWEN3, GPT2, BERT, BERT_CLASSES };
+    static const struct class_of classes[] = {{"llama", "Llama", FAMILY_LLAMA, false},
+                                              {"mistral", "Mistral", FAMILY_LLAMA, true},
+                                              {"qwen2", "Qwen2", FAMILY_LLAMA, false},
+                                              {"qwen3", "Qwen3", FAMILY_LLAMA, false},
+                                              {"gpt2", "GPT2", FAMILY_GPT2, false},
+                                              {"bert", "Bert", FAMILY_BERT, false},
+                                              {"distilbert", "DistilBert", FAMILY_DISTILBERT, false},
+                                              {"roberta", "Roberta", FAMILY_ROBERTA, false},
+                                              {"xlm-roberta", "XLMRoberta", FAMILY_ROBERTA, false},
+                                              {"camembert", "Camembert", FAMILY_ROBERTA, false},
+                                              {"electra", "Electra", FAMILY_ELECTRA, false}};
+    enum { LLAMA, MISTRAL, QWEN2, QWEN3 };
     int parts = model_shape_parts(g);
     bool norms = parts & PART_QK_NORM, biases = parts & PART_QKV_BIAS;
     bool plain = !g->window && model_shape_kv_heads(g) == g->heads && model_shape_attn_width(g) == g->width;
-    if (family_encoder(family_row(g->family))) return &classes[g->classes > 0 ? BERT_CLASSES : BERT];
-    if (!family_row(g->family)->rms) return plain ? &classes[GPT2] : NULL;
+    if (family_row(g->family)->members == MEMBERS_DISTILBERT) /* its epsilon is a constant */
+        plain &= !(fabsf(model_shape_norm_eps(g) - family_row(g->family)->norm_eps) > 0);
+    if (!family_row(g->family)->rms) {
+        const struct class_of *usual = NULL;
+        for (size_t i = sizeof classes / sizeof *classes; i-- > 0;)
+            if (classes[i].family == g->family && (!usual || strcmp(usual->type, preferred) != 0))
+                usual = &classes[i];
+        return plain ? usual : NULL;
+    }
     if (norms && biases) return NULL;
     if (norms) return &classes[QWEN3];
     if (biases) return &classes[QWEN2];
     return &classes[g->window || strcmp(preferred, "mistral") == 0 ? MISTRAL : LLAMA];
 }
 
+/* Writes the name of its class. */
+static void class_name(const struct class_of *class, const struct model_shape *g, char *text, size_t size)
+{
+    bool encoder = family_encoder(family_row(g->family));
+    snprintf(text, size, "%s%s", class->name,
+             encoder && g->classes > 0  ? "ForSequenceClassification"
+             : encoder                  ? "ForMaskedLM"
+             : g->family == FAMILY_GPT2 ? "LMHeadModel"
+                                        : "ForCausalLM");
+}
+
 /* Sets the probabilities of dropout of the original, or 0: meopt applies none. */
 static void set_dropout(json_t *o, const struct model_shape *g, const json_t *from)
 {
-    static const char *const keys[][4] = {{"attention_dropout"},
-                                          {"resid_pdrop", "embd_pdrop", "attn_pdrop"},
-                                          {"hidden_dropout_prob", "attention_probs_dropout_prob"}};
+    static const char *const keys[][4] = {
+        {"attention_dropout"},
+        {"hidden_dropout_prob", "attention_probs_dropout_prob"},
+        [1 + MEMBERS_GPT2] = {"resid_pdrop", "embd_pdrop", "attn_pdrop"},
+        [1 + MEMBERS_DISTILBERT] = {"dropout", "attention_dropout", "seq_classif_dropout"}};
     const struct family_row *row = family_row(g->family);
-    const char *const *list = keys[family_encoder(row) ? 2 : row->rms ? 0 : 1];
+    const char *const *list = keys[row->members ? 1 + (int)row->members : family_encoder(row)];
     for (; *list; list++) {
         json_t *value = json_object_get(from, *list);
         if (value) json_object_set(o, *list, value);
@@ -179,11 +205,14 @@ static json_t *rope_scaling(const struct rope_of_tokens *r)
     return o;
 }
 
-void export_set_sizes(json_t *o, const struct model_shape *g, bool gpt2, const enum fact *sizes)
+void export_set_sizes(json_t *o, const struct model_shape *g, const enum fact *sizes)
 {
-    for (; *sizes != FACT_COUNT; sizes++)
-        json_object_set_new(o, gpt2 ? fact_rows[*sizes].gpt2 : fact_rows[*sizes].member,
-                            json_integer((json_int_t)fact_value(g, *sizes)));
+    const struct family_row *row = family_row(g->family);
+    for (; *sizes != FACT_COUNT; sizes++) {
+        int64_t before = *sizes == FACT_POSITIONS ? row->first_position : 0,
+                value = (int64_t)fact_value(g, *sizes) + before;
+        if (value) json_object_set_new(o, fact_member(*sizes, row->members), json_integer((json_int_t)value));
+    }
 }
 
 static json_t *llama(const struct model_shape *g, const struct class_of *class)
@@ -206,11 +235,12 @@ static json_t *gpt2(const struct model_shape *g)
                      "layer_norm_epsilon", rounded((double)model_shape_norm_eps(g)));
 }
 
-static json_t *bert(const struct model_shape *g)
+static json_t *encoder(const struct model_shape *g)
 {
-    return json_pack("{s:I, s:s, s:f}", "type_vocab_size", (json_int_t)2, "hidden_act",
-                     g->ffn == 1 + ACTIVATION_GELU_TANH ? "gelu_new" : model_shape_activation(g),
-                     "layer_norm_eps", rounded((double)model_shape_norm_eps(g)));
+    const char *act = g->ffn == 1 + ACTIVATION_GELU_TANH ? "gelu_new" : model_shape_activation(g);
+    if (family_row(g->family)->members == MEMBERS_DISTILBERT) return json_pack("{s:s}", "activation", act);
+    return json_pack("{s:s, s:f}", "hidden_act", act, "layer_norm_eps",
+                     rounded((double)model_shape_norm_eps(g)));
 }
 
 /* Writes an object and frees it. */
@@ -250,16 +280,18 @@ int export_language_write(const char *directory, const struct model_shape *g, co
     if (began.says.family) (void)sidecar_object(&from, original, "config.json", &ignored);
     if (original[0] && file_absent(original))
         log_warn("%s is gone: its tokenizer and special tokens are not exported", original);
-    json_t *o = json_pack("{s:[s], s:s, s:I, s:b, s:s}", "architectures", class->name, "model_type",
-                          class->type, "vocab_size", (json_int_t)g->vocabulary, "tie_word_embeddings",
-                          g->tied, "torch_dtype", bf16 ? "bfloat16" : "float32");
-    static const enum fact sizes[] = {FACT_WIDTH,  FACT_DEPTH,     FACT_HEADS,
-                                      FACT_HIDDEN, FACT_POSITIONS, FACT_COUNT},
+    char name[48];
+    class_name(class, g, name, sizeof name);
+    json_t *o = json_pack("{s:[s], s:s, s:I, s:b, s:s}", "architectures", name, "model_type", class->type,
+                          "vocab_size", (json_int_t)g->vocabulary, "tie_word_embeddings", g->tied,
+                          "torch_dtype", bf16 ? "bfloat16" : "float32");
+    static const enum fact sizes[] = {FACT_WIDTH,     FACT_DEPTH,     FACT_HEADS, FACT_HIDDEN,
+                                      FACT_POSITIONS, FACT_EMBEDDING, FACT_TYPES, FACT_COUNT},
                            groups[] = {FACT_WIDTH,    FACT_DEPTH,  FACT_HEADS,     FACT_KV_HEADS,
                                        FACT_HEAD_DIM, FACT_HIDDEN, FACT_POSITIONS, FACT_COUNT};
-    bool encoder = family_encoder(family_row(g->family)), rms = family_row(g->family)->rms;
-    json_t *others = encoder ? bert(g) : rms ? llama(g, class) : gpt2(g);
-    export_set_sizes(o, g, !encoder && !rms, rms ? groups : sizes);
+    const struct family_row *row = family_row(g->family);
+    json_t *others = family_encoder(row) ? encoder(g) : row->rms ? llama(g, class) : gpt2(g);
+    export_set_sizes(o, g, row->rms ? groups : sizes);
     json_object_update(o, others);
     json_decref(others);
     if (g->classes > 0) {
@@ -270,11 +302,13 @@ int export_language_write(const char *directory, const struct model_shape *g, co
         json_t *token = json_object_get(from, tokens[i]);
         json_object_set(o, tokens[i], token ? token : json_null());
     }
+    if (row->first_position) /* the class counts the padding's number before the first position */
+        json_object_set_new(o, "pad_token_id", json_integer((json_int_t)row->first_position - 1));
     set_dropout(o, g, from);
     json_decref(from);
     json_incref(o);
     int code = write_object(directory, "config.json", o, err);
-    bool generates = !encoder || g->classes <= 0;
+    bool generates = !family_encoder(row) || g->classes <= 0;
     if (!code && generates) code = copy_from(directory, original, 0, 1, &found, err);
     if (!code && generates && !found) code = write_generation(directory, o, err);
     json_decref(o);

@@ -8,7 +8,7 @@
 #include <jansson.h>
 
 /* Sets the members of a config.json for sizes of the model; the list ends with FACT_COUNT. */
-void export_set_sizes(json_t *o, const struct model_shape *g, bool gpt2, const enum fact *sizes);
+void export_set_sizes(json_t *o, const struct model_shape *g, const enum fact *sizes);
 
 /* Adds id2label and label2id to a config.json; LABEL_N where a name is not known. classes may be NULL. */
 void export_set_classes(json_t *config, int64_t count, const json_t *classes);

@@ -122,7 +122,7 @@ static void objective_rows(const struct combinations *w, const struct config *c)
         if (knn && strcmp(name, "data.labels") == 0) continue;
         bool of_text = read_by == C && rows[i].objectives & T;
         combination(w, true, name,
-                    of_text ? N_("leave it out; a classifier of texts has model.family: bert")
+                    of_text ? N_("leave it out; a classifier of texts has model.family: bert, or its kin")
                             : N_("leave it out, or set train.objective"),
                     no_effect, config_key_here(c, name), objective, text ? _(", of text") : "");
     }

@@ -18,6 +18,7 @@ static const struct family_usual usual[] = {
 #define PATCH_TOKENS .patch_tokens = true
 #define GATED        .gated = true
 #define CROPS        .crops = true
+#define ENCODER      .encoder = true
 #define USUAL(c, number, name, aliases, pipe, ...)                                                           \
     [FAMILY_##number] = {.pipeline = DATA_PIPELINE_##pipe, __VA_ARGS__},
     ALL_FAMILIES(USUAL, )};
@@ -41,7 +42,7 @@ bool config_reads_tokens(const struct config *c)
 {
     return OBJECTIVES_OF_TOKENS >> c->train.objective & 1 ||
            (c->train.objective == TRAIN_OBJECTIVE_CLASSIFY &&
-            config_tower_family(c, &c->model_s) == FAMILY_BERT);
+            usual[config_tower_family(c, &c->model_s)].encoder);
 }
 
 bool config_changed(const struct config *c, const char *name)

@@ -164,7 +164,7 @@ const struct config_key config_keys[] = {
     SWITCH(
         "model_s.tied", "auto", MODEL_SHAPE,
         "language: the head's matrix is the token table; auto: from arch or checkpoint, else true for gpt2 "
-        "and bert",
+        "and encoders",
         model_s.tied),
     INT("model_s.window", "tokens", 0, 16777216, "0", MODEL_SHAPE,
         "language: a token sees this many, itself included; 0: from arch or checkpoint, else all before it",
@@ -278,10 +278,12 @@ const struct config_key config_keys[] = {
     INT("data.end", "token", -1, 2147483647, "-1", "train",
         "token that ends a document, for files without an index; -1: none", data.end),
     INT("data.mask_token", "token", 0, 2147483647, "103", "train",
-        "masked: token that stands for a masked one, [MASK]; default: that of bert-base", data.mask_token),
+        "masked: token that stands for a masked one; default: [MASK] or <mask> of the tokenizer.json next to "
+        "the checkpoint, without one that of bert-base, and the vocabulary's last for roberta",
+        data.mask_token),
     INT("data.special_tokens", "tokens", -1, 2147483647, "-1", "train",
         "masked: tokens below this are never masked, [PAD], [CLS], [SEP], ...; -1: those up to "
-        "data.mask_token",
+        "data.mask_token; if that is in the vocabulary's second half, up to the last special one before",
         data.special_tokens),
 
     INT("data_s.image_size", "pixels", 0, 4096, "0", MODEL_SHAPE,
@@ -291,8 +293,8 @@ const struct config_key config_keys[] = {
     IMAGES("data_s", data_s.images),
 
     CHOICE("train.objective", train_objective, "distill", "train plan",
-           "distill: the output of a teacher; classify: the class of each image, or of each text with "
-           "model.family bert, without a teacher; "
+           "distill: the output of a teacher; classify: the class of each image, or of each text with an "
+           "encoder's model.family (bert, distilbert, roberta, electra), without a teacher; "
            "language: the next token of a text; masked: masked tokens of a text, by an encoder",
            train.objective),
     REAL("train.label_smoothing", "share", 0, 0.999, "0", "train",

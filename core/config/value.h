@@ -64,6 +64,7 @@ struct family_usual {
     enum data_pipeline pipeline;
     bool patch_tokens, gated; /* loss.tokens cls+patch, ffn swiglu */
     bool crops;               /* an image may have pixels after its last whole patch */
+    bool encoder;             /* a classifier of it reads texts */
 };
 const struct family_usual *config_usual(enum family family);
 /* Return the family of an arch, and of a tower as far as the keys determine it; else AUTO. */

@@ -75,8 +75,7 @@ static struct data_options token_options(const struct config *c)
                                  .end = c->data.end,
                                  .masked = objective_of(c)->masked ? masked_rows(c->model_s.context) : 0,
                                  .mask_token = c->data.mask_token,
-                                 .special = c->data.special_tokens < 0 ? c->data.mask_token + 1
-                                                                       : c->data.special_tokens};
+                                 .special = c->data.special_tokens};
 }
 
 struct data_options experiment_data_options(const struct config *c)
@@ -211,7 +210,7 @@ int experiment_list_classes(struct config *c, struct image_list *list, struct er
     code = image_list_open(list, &options, err);
     class_order_free(&order);
     if (code && !options.tokens && index && !file_absent(index)) {
-        code = error_set(err, EXIT_CONFIG, "set model.family: bert",
+        code = error_set(err, EXIT_CONFIG, "set model.family to that of the weights: bert, roberta, ...",
                          "data.root is a token file, but without model.family images are classified");
         error_at(err, c->data.root, 0, 0);
     }

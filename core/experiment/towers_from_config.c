@@ -1,5 +1,7 @@
 /* Model shapes from a configuration: preset, keys and checkpoint. */
 #include "core/experiment/adapters.h"
+#include "core/experiment/special_tokens.h"
+#include "core/model/family.h"
 #include "core/model/model_files.h"
 #include "core/base/log.h"
 #include "core/model/sidecar.h"
@@ -60,7 +62,7 @@ static int describe(const struct config *c, const struct config_tower *tower, bo
         if (g->facts.from[FACT_HEAD_DIM] == SOURCE_PRESET) g->head_dim = 0;
     }
     if (tower->tied >= 0) g->tied = tower->tied;
-    else if (tower->arch == TOWER_ARCH_CUSTOM) g->tied = g->family == FAMILY_GPT2 || g->family == FAMILY_BERT;
+    else if (tower->arch == TOWER_ARCH_CUSTOM) g->tied = family_row(g->family)->tied;
     if (objective_of(c)->classes) g->classes = tower->classes ? tower->classes : CLASSES_UNKNOWN;
     return 0;
 }
@@ -273,13 +275,14 @@ static int check_tied(const struct config_tower *tower, const struct model_shape
 static int check_kind(const struct config *c, const struct model_shape *g, struct error *err)
 {
     const struct objective *o = objective_of(c);
-    bool encoder = g->family == FAMILY_BERT;
+    bool encoder = family_encoder(family_row(g->family));
     if (model_shape_language(g) == o->tokens && encoder == o->encoder) return 0;
     return error_set(err, EXIT_CONFIG,
-                     encoder && o->classes      ? N_("set model.family: bert")
-                     : encoder                  ? N_("set train.objective: masked, or classify")
-                     : !model_shape_language(g) ? N_("gpt2 and llama read tokens, bert masked ones")
-                                                : N_("set train.objective: language"),
+                     encoder && o->classes ? N_("set model.family to that of the weights")
+                     : encoder             ? N_("set train.objective: masked, or classify")
+                     : !model_shape_language(g)
+                         ? N_("gpt2 and llama read tokens, bert and its kin masked ones")
+                         : N_("set train.objective: language"),
                      "train.objective is %s, but the family of the model is %s", objective_of(c)->name,
                      family_name(g->family));
 }
@@ -352,6 +355,7 @@ static int settle_language(struct config *c, bool random, struct model_shape *g,
     if (!c->model_s.vocabulary) c->model_s.vocabulary = g->vocabulary;
     code = adapters_settle(c, g, err);
     if (!code && objective_of(c)->classes) code = settle_class_count(c, g, err);
+    if (!code && objective_of(c)->masked) code = special_tokens_settle(c, g, err);
     if (!code) code = experiment_check(c, NULL, g, err);
     return code ? code : config_resolve(c, g->family, err);
 }

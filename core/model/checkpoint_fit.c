@@ -109,8 +109,10 @@ int fit_family(struct key_map *key_map, const struct model_shape *g, const struc
                struct error *err)
 {
     names_find(key_map, weights);
+    bool language = model_shape_language(g), other = key_map->family != g->family;
+    if (other && language) other = !names_find_as(key_map, g->family, weights);
     names_set_heads(key_map, g);
-    if (key_map->family == g->family) return 0;
+    if (!other) return 0;
     return error_set(err, EXIT_CONFIG, "correct the weight path, or model.family",
                      "holds a %s of family %s, expected %s", family_noun(key_map->family),
                      family_name(key_map->family), family_name(g->family));
@@ -303,6 +305,7 @@ int fit_shapes(const struct key_map *key_map, int ffn, const struct parameter *p
     bool *used = xcalloc((size_t)weights_count(weights) + 1, sizeof *used);
     int code = 0;
     bool tied = true;
+    const struct family_row *row = family_row(key_map->family);
     static const char usual[] = N_("check the weight path and model.family"),
                       biasless[] = N_("train it with bias=True: blocks without biases are not supported");
     for (int i = 0; i < count && !code; i++) {
@@ -314,8 +317,12 @@ int fit_shapes(const struct key_map *key_map, int ffn, const struct parameter *p
         /* only some parameters may be absent, and none with an unsupported type (complex, fp8, sparse,
          * ...) */
         if (absent && ((!p->may_be_new && !p->resident) || weights_unread(weights, place.first)))
-            code = weights_refuse_missing(
-                weights, place.first, key_map->family == FAMILY_GPT2 && p->ndim == 1 ? biasless : usual, err);
+            code = weights_refuse_missing(weights, place.first,
+                                          key_map->family == FAMILY_GPT2 && p->ndim == 1 ? biasless
+                                          : row->headless && p->role >= ROLE_MLM_W && p->role <= ROLE_LM_BIAS
+                                              ? row->headless
+                                              : usual,
+                                          err);
         if (absent) continue;
         for (int k = 0; k < place.parts; k++) used[place.tensor[k]] = true;
         code = check_shape(p, &place, weights, err);

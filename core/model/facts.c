@@ -11,6 +11,12 @@
 const struct fact_row fact_rows[FACT_VALUES] = {FACTS(FACT_ROW)};
 _Static_assert(sizeof(enum pool) == sizeof(int), "choices are read as int");
 
+const char *fact_member(enum fact fact, enum fact_members of)
+{
+    const char *own = of ? fact_rows[fact].own[of - 1] : NULL;
+    return own ? own : fact_rows[fact].member;
+}
+
 double fact_value(const struct model_shape *g, enum fact fact)
 {
     const void *at = (const char *)g + fact_rows[fact].offset;

@@ -9,7 +9,7 @@
  *   pipeline   the usual data.pipeline
  *   words      core/config/resolve.c's. NORMALIZED: outputs are compared L2-normalised; PATCH_TOKENS: they
  *              may be matched, too; GATED: a gated feed-forward exists; CROPS: an image may have pixels after
- *              its last whole patch
+ *              its last whole patch; ENCODER: a classifier of it reads texts
  * The tensors of a family: core/model/family.c; their names in other libraries: core/model/key_mappings.c. */
 // clang-format off
 #define FAMILIES(X, c) \
@@ -19,11 +19,14 @@
     X(c, DINOV3,   "dinov3",   "",                    DINOV2, PATCH_TOKENS, GATED) \
     X(c, SIGLIP,   "siglip",   "",                    SIGLIP, CROPS)
 
-/* Language models, which read tokens: decoders, and BERT, an encoder. */
+/* Language models, which read tokens: decoders, and encoders. XLM-RoBERTa and CamemBERT are RoBERTas. */
 #define LANGUAGE_FAMILIES(X, c) \
-    X(c, GPT2,     "gpt2",     "",                    AUTO) \
-    X(c, LLAMA,    "llama",    "",                    AUTO, GATED) \
-    X(c, BERT,     "bert",     "",                    AUTO)
+    X(c, GPT2,       "gpt2",       "",                    AUTO) \
+    X(c, LLAMA,      "llama",      "",                    AUTO, GATED) \
+    X(c, BERT,       "bert",       "",                    AUTO, ENCODER) \
+    X(c, DISTILBERT, "distilbert", "",                    AUTO, ENCODER) \
+    X(c, ROBERTA,    "roberta",    "|xlm_roberta=roberta|camembert=roberta", AUTO, ENCODER) \
+    X(c, ELECTRA,    "electra",    "",                    AUTO, ENCODER)
 
 #define ALL_FAMILIES(X, c) FAMILIES(X, c) LANGUAGE_FAMILIES(X, c)
 
@@ -152,7 +155,15 @@ L(c, qwen3_8b,        LLAMA, 151936,  40960, 4096, 36, 32,  8, 128, 12288, QWEN3
 L(c, smollm_135m,     LLAMA,  49152,   2048,  576, 30,  9,  3,  64,  1536, LLAMA2, TIED) \
 L(c, smollm_360m,     LLAMA,  49152,   2048,  960, 32, 15,  5,  64,  2560, LLAMA2, TIED) \
 L(c, bert_base,       BERT,    30522,    512,  768, 12, 12, 12,  64,  3072) \
-L(c, bert_large,      BERT,    30522,    512, 1024, 24, 16, 16,  64,  4096)
+L(c, bert_large,      BERT,    30522,    512, 1024, 24, 16, 16,  64,  4096) \
+L(c, distilbert_base, DISTILBERT, 30522, 512,  768,  6, 12, 12,  64,  3072) \
+L(c, roberta_base,    ROBERTA,  50265,   512,  768, 12, 12, 12,  64,  3072) \
+L(c, roberta_large,   ROBERTA,  50265,   512, 1024, 24, 16, 16,  64,  4096) \
+L(c, xlm_roberta_base, ROBERTA, 250002,  512,  768, 12, 12, 12,  64,  3072) \
+L(c, xlm_roberta_large, ROBERTA, 250002, 512, 1024, 24, 16, 16,  64,  4096) \
+L(c, electra_small,   ELECTRA,  30522,   512,  256, 12,  4,  4,  64,  1024, NARROW(128)) \
+L(c, electra_base,    ELECTRA,  30522,   512,  768, 12, 12, 12,  64,  3072) \
+L(c, electra_large,   ELECTRA,  30522,   512, 1024, 24, 16, 16,  64,  4096)
 // clang-format on
 
 #endif

@@ -3,6 +3,26 @@
 
 #include <string.h>
 
+/* The names of BERT in transformers, and what all encoders of tokens have in common. */
+#define BERT_KEYS(p)                                                                                         \
+    [ROLE_TOKENS] = p "embeddings.word_embeddings.weight",                                                   \
+    [ROLE_POS] = p "embeddings.position_embeddings.weight",                                                  \
+    [ROLE_TYPES] = p "embeddings.token_type_embeddings.weight",                                              \
+    [ROLE_PRE_W] = p "embeddings.LayerNorm.weight", [ROLE_PRE_B] = p "embeddings.LayerNorm.bias"
+#define BERT_BLOCK_KEYS                                                                                      \
+    [ROLE_QKV_W] = "attention.self.qkv.weight", [ROLE_QKV_B] = "attention.self.qkv.bias",                    \
+    [ROLE_PROJ_W] = "attention.output.dense.weight", [ROLE_PROJ_B] = "attention.output.dense.bias",          \
+    [ROLE_NORM1_W] = "attention.output.LayerNorm.weight",                                                    \
+    [ROLE_NORM1_B] = "attention.output.LayerNorm.bias", [ROLE_FC1_W] = "intermediate.dense.weight",          \
+    [ROLE_FC1_B] = "intermediate.dense.bias", [ROLE_FC2_W] = "output.dense.weight",                          \
+    [ROLE_FC2_B] = "output.dense.bias", [ROLE_NORM2_W] = "output.LayerNorm.weight",                          \
+    [ROLE_NORM2_B] = "output.LayerNorm.bias"
+#define CLASSIFICATION_HEAD                                                                                  \
+    [ROLE_POOLER_W] = "classifier.dense.weight", [ROLE_POOLER_B] = "classifier.dense.bias"
+#define ENCODER(eps)                                                                                         \
+    .kind = MODEL_ENCODER, .norms = SUM_NORM, .tied = true, .classless = true,                               \
+    .shapes = {[ROLE_POS] = "CE"}, .parts = PART_PRE_NORM | PART_QKV_BIAS, .norm_eps = eps
+
 static const struct family_row rows[FAMILY_COUNT] = {
     [FAMILY_UNKNOWN] = {.prefix = "", .block_prefix = ""},
     [FAMILY_EVA] =
@@ -158,6 +178,8 @@ static const struct family_row rows[FAMILY_COUNT] = {
                      .parts = PART_QKV_BIAS,
                      .norm_eps = 1e-5f,
                      .ffn = 1 + ACTIVATION_GELU_TANH,
+                     .tied = true,
+                     .members = MEMBERS_GPT2,
                      .kind = MODEL_DECODER},
     /* Keys of LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM and MistralForCausalLM, except that
      * queries, keys and values are one matrix, as are gate and up. */
@@ -186,43 +208,94 @@ static const struct family_row rows[FAMILY_COUNT] = {
                       .rope = ROPE_TOKENS,
                       .rope_gated = true,
                       .kind = MODEL_DECODER},
-    /* Keys of BertForMaskedLM and BertForSequenceClassification, except that queries, keys and values are one
-     * matrix. The prediction of the next sentence is another head. */
+    /* Keys of ...ForMaskedLM and ...ForSequenceClassification of each class, except that queries, keys and
+     * values are one matrix. The prediction of the next sentence and ELECTRA's of replaced tokens are other
+     * heads. */
     [FAMILY_BERT] = {.prefix = "",
                      .block_prefix = "bert.encoder.layer.",
-                     .keys = {[ROLE_TOKENS] = "bert.embeddings.word_embeddings.weight",
-                              [ROLE_POS] = "bert.embeddings.position_embeddings.weight",
-                              [ROLE_TYPES] = "bert.embeddings.token_type_embeddings.weight",
-                              [ROLE_PRE_W] = "bert.embeddings.LayerNorm.weight",
-                              [ROLE_PRE_B] = "bert.embeddings.LayerNorm.bias",
-                              [ROLE_QKV_W] = "attention.self.qkv.weight",
-                              [ROLE_QKV_B] = "attention.self.qkv.bias",
-                              [ROLE_PROJ_W] = "attention.output.dense.weight",
-                              [ROLE_PROJ_B] = "attention.output.dense.bias",
-                              [ROLE_NORM1_W] = "attention.output.LayerNorm.weight",
-                              [ROLE_NORM1_B] = "attention.output.LayerNorm.bias",
-                              [ROLE_FC1_W] = "intermediate.dense.weight",
-                              [ROLE_FC1_B] = "intermediate.dense.bias",
-                              [ROLE_FC2_W] = "output.dense.weight",
-                              [ROLE_FC2_B] = "output.dense.bias",
-                              [ROLE_NORM2_W] = "output.LayerNorm.weight",
-                              [ROLE_NORM2_B] = "output.LayerNorm.bias",
-                              [ROLE_POOLER_W] = "bert.pooler.dense.weight",
+                     .keys = {BERT_KEYS("bert."),
+                              BERT_BLOCK_KEYS, [ROLE_POOLER_W] = "bert.pooler.dense.weight",
                               [ROLE_POOLER_B] = "bert.pooler.dense.bias",
                               [ROLE_MLM_W] = "cls.predictions.transform.dense.weight",
                               [ROLE_MLM_B] = "cls.predictions.transform.dense.bias",
                               [ROLE_MLM_NORM_W] = "cls.predictions.transform.LayerNorm.weight",
                               [ROLE_MLM_NORM_B] = "cls.predictions.transform.LayerNorm.bias",
                               [ROLE_LM_BIAS] = "cls.predictions.bias"},
-                     .shapes = {[ROLE_POS] = "CD"},
                      .ignored = {"bert.embeddings.position_ids", "cls.seq_relationship.",
                                  "cls.predictions.decoder."} /* copies of the table and the bias */,
-                     .kind = MODEL_ENCODER,
+                     .copies = {{"cls.predictions.decoder.weight", ROLE_TOKENS},
+                                {"cls.predictions.decoder.bias", ROLE_LM_BIAS}},
                      .heads_of = {"cls.", "bert.pooler.", "pooler."},
-                     .norms = SUM_NORM,
-                     .classless = true,
-                     .parts = PART_PRE_NORM | PART_QKV_BIAS,
-                     .norm_eps = 1e-12f},
+                     .types = 2,
+                     .pooler = 1 + ACTIVATION_TANH,
+                     ENCODER(1e-12f)},
+    [FAMILY_DISTILBERT] = {.prefix = "",
+                           .block_prefix = "distilbert.transformer.layer.",
+                           .keys = {[ROLE_TOKENS] = "distilbert.embeddings.word_embeddings.weight",
+                                    [ROLE_POS] = "distilbert.embeddings.position_embeddings.weight",
+                                    [ROLE_PRE_W] = "distilbert.embeddings.LayerNorm.weight",
+                                    [ROLE_PRE_B] = "distilbert.embeddings.LayerNorm.bias",
+                                    [ROLE_QKV_W] = "attention.qkv.weight",
+                                    [ROLE_QKV_B] = "attention.qkv.bias",
+                                    [ROLE_PROJ_W] = "attention.out_lin.weight",
+                                    [ROLE_PROJ_B] = "attention.out_lin.bias",
+                                    [ROLE_NORM1_W] = "sa_layer_norm.weight",
+                                    [ROLE_NORM1_B] = "sa_layer_norm.bias",
+                                    [ROLE_FC1_W] = "ffn.lin1.weight",
+                                    [ROLE_FC1_B] = "ffn.lin1.bias",
+                                    [ROLE_FC2_W] = "ffn.lin2.weight",
+                                    [ROLE_FC2_B] = "ffn.lin2.bias",
+                                    [ROLE_NORM2_W] = "output_layer_norm.weight",
+                                    [ROLE_NORM2_B] = "output_layer_norm.bias",
+                                    [ROLE_POOLER_W] = "pre_classifier.weight",
+                                    [ROLE_POOLER_B] = "pre_classifier.bias",
+                                    [ROLE_MLM_W] = "vocab_transform.weight",
+                                    [ROLE_MLM_B] = "vocab_transform.bias",
+                                    [ROLE_MLM_NORM_W] = "vocab_layer_norm.weight",
+                                    [ROLE_MLM_NORM_B] = "vocab_layer_norm.bias",
+                                    [ROLE_LM_BIAS] = "vocab_projector.bias"},
+                           .ignored = {"distilbert.embeddings.position_ids", "vocab_projector.weight"},
+                           .copies = {{"vocab_projector.weight", ROLE_TOKENS}},
+                           .heads_of = {"vocab_", "pre_classifier."},
+                           .members = MEMBERS_DISTILBERT,
+                           .pooler = 1 + ACTIVATION_RELU,
+                           ENCODER(1e-12f)},
+    [FAMILY_ROBERTA] =
+        {.prefix = "",
+         .block_prefix = "roberta.encoder.layer.",
+         .keys = {BERT_KEYS("roberta."), BERT_BLOCK_KEYS,
+                  CLASSIFICATION_HEAD, [ROLE_MLM_W] = "lm_head.dense.weight",
+                  [ROLE_MLM_B] = "lm_head.dense.bias", [ROLE_MLM_NORM_W] = "lm_head.layer_norm.weight",
+                  [ROLE_MLM_NORM_B] = "lm_head.layer_norm.bias", [ROLE_LM_BIAS] = "lm_head.bias"},
+         .ignored = {"roberta.embeddings.position_ids", "roberta.pooler.", "lm_head.decoder."},
+         .copies = {{"lm_head.decoder.weight", ROLE_TOKENS}, {"lm_head.decoder.bias", ROLE_LM_BIAS}},
+         .heads_of = {"lm_head.", "classifier."},
+         .types = 1,
+         .first_position = 2, /* after that of the padding, <pad> 1 */
+         .mask_last = true,
+         .pooler = 1 + ACTIVATION_TANH,
+         .mlm = 1 + ACTIVATION_GELU,
+         ENCODER(1e-5f)},
+    [FAMILY_ELECTRA] = {.prefix = "",
+                        .block_prefix = "electra.encoder.layer.",
+                        .keys = {BERT_KEYS("electra."), BERT_BLOCK_KEYS,
+                                 CLASSIFICATION_HEAD, [ROLE_EMBED_W] = "electra.embeddings_project.weight",
+                                 [ROLE_EMBED_B] = "electra.embeddings_project.bias",
+                                 [ROLE_MLM_W] = "generator_predictions.dense.weight",
+                                 [ROLE_MLM_B] = "generator_predictions.dense.bias",
+                                 [ROLE_MLM_NORM_W] = "generator_predictions.LayerNorm.weight",
+                                 [ROLE_MLM_NORM_B] = "generator_predictions.LayerNorm.bias",
+                                 [ROLE_LM_BIAS] = "generator_lm_head.bias"},
+                        .ignored = {"electra.embeddings.position_ids", "discriminator_predictions.",
+                                    "generator_lm_head.weight"},
+                        .copies = {{"generator_lm_head.weight", ROLE_TOKENS}},
+                        .heads_of = {"generator_", "classifier."},
+                        .headless =
+                            N_("use the generator's file: a discriminator has no head of masked tokens"),
+                        .types = 2,
+                        .pooler = 1 + ACTIVATION_GELU,
+                        .mlm = 1 + ACTIVATION_GELU,
+                        ENCODER(1e-12f)},
 };
 
 const struct family_row *family_row(enum family family) { return &rows[family]; }

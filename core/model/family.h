@@ -18,6 +18,8 @@ enum role {
     ROLE_PATCH_B,
     ROLE_PRE_W, /* norm between the embedding and the first block */
     ROLE_PRE_B,
+    ROLE_EMBED_W, /* from a narrower or wider embedding to the blocks (model_shape.embedding) */
+    ROLE_EMBED_B,
     ROLE_NORM1_W,
     ROLE_NORM1_B,
     ROLE_QKV_W,
@@ -58,7 +60,7 @@ enum role {
     ROLE_POOL_FC1_B,
     ROLE_POOL_FC2_W,
     ROLE_POOL_FC2_B,
-    ROLE_POOLER_W, /* of an encoder's classifier: tanh(x W^T + b) of the first token */
+    ROLE_POOLER_W, /* of an encoder's classifier: activation(x W^T + b) of the first token */
     ROLE_POOLER_B,
     ROLE_MLM_W, /* head of a masked language model: norm(activation(x W^T + b)) before the logits */
     ROLE_MLM_B,
@@ -91,7 +93,7 @@ enum role {
     [ROLE_FC1_W] = "mlp.fc1.weight", [ROLE_FC1_B] = "mlp.fc1.bias", [ROLE_FC2_W] = "mlp.fc2.weight",         \
     [ROLE_FC2_B] = "mlp.fc2.bias", [ROLE_NORM_W] = "norm.weight", [ROLE_NORM_B] = "norm.bias"
 
-enum { FAMILY_IGNORED = 8, FAMILY_HEADS = 6, FAMILY_OTHER_HEADS = 3 };
+enum { FAMILY_IGNORED = 8, FAMILY_HEADS = 6, FAMILY_OTHER_HEADS = 4, FAMILY_COPIES = 2 };
 
 /* Rotary positions of the patches, two angles per frequency: one for the row, one for the column; of tokens,
  * one angle per frequency. */
@@ -122,14 +124,25 @@ struct family_row {
     const char *
         ignored[FAMILY_IGNORED]; /* keys inside the tower that change no output; "head.": all that start so */
     const char *heads_of[FAMILY_OTHER_HEADS]; /* beginnings of names of heads, of which a tower has one */
+    struct {
+        const char *key;
+        enum role of;
+    } copies[FAMILY_COPIES]; /* keys that a file may have next to a role's, with the same values */
+    const char *headless;    /* hint where a masked model has no head; NULL: the usual one */
     float norm_eps;
     enum model_kind kind;
-    bool rms;               /* its norms are RMS norms without bias */
-    bool out_transposed;    /* the projection is stored (width, out): y = x P, elsewhere y = x W^T */
-    bool out_optional;      /* a tower may lack it: the normalised row is then the embedding */
-    bool out_rare;          /* absent, except if the file has one (open_clip's timm_proj) */
-    bool class_varies;      /* a tower may have no class token, or one without a position */
-    enum norms norms;       /* of a language model's blocks; NORMS_USUAL: pre-norm */
+    enum fact_members members; /* of its config.json */
+    bool rms;                  /* its norms are RMS norms without bias */
+    bool out_transposed;       /* the projection is stored (width, out): y = x P, elsewhere y = x W^T */
+    bool out_optional;         /* a tower may lack it: the normalised row is then the embedding */
+    bool out_rare;             /* absent, except if the file has one (open_clip's timm_proj) */
+    bool class_varies;         /* a tower may have no class token, or one without a position */
+    enum norms norms;          /* of a language model's blocks; NORMS_USUAL: pre-norm */
+    bool tied;                 /* of a language model: the head's matrix is the token table by default */
+    int64_t types;             /* rows of an encoder's table of token types, by default */
+    int64_t first_position;    /* row of the position table for the first token */
+    bool mask_last;            /* the token of masked ones is the vocabulary's last, not 103 */
+    int pooler, mlm;        /* activations of an encoder's heads, 1 + enum activation; mlm 0: the blocks' */
     int64_t postnorm_width; /* width of the published post-norm towers; 0: none */
     int parts, varies;      /* PART_... that its towers usually have, and those that may differ */
     enum rope rope;

@@ -129,6 +129,43 @@
 #define HF_BERT_ATTENTION                                                                                    \
     [ROLE_QKV_W] = "attention.self.query.weight|attention.self.key.weight|attention.self.value.weight",      \
     [ROLE_QKV_B] = "attention.self.query.bias|attention.self.key.bias|attention.self.value.bias"
+#define HF_DISTILBERT_ATTENTION                                                                              \
+    [ROLE_QKV_W] = "attention.q_lin.weight|attention.k_lin.weight|attention.v_lin.weight",                   \
+    [ROLE_QKV_B] = "attention.q_lin.bias|attention.k_lin.bias|attention.v_lin.bias"
+
+/* BERT and its kin: files that began with TensorFlow's have other names of norms; meopt writes one matrix of
+ * queries, keys and values. mlm: the norm of the head. */
+#define HF_ENCODER_PROBES(p)                                                                                 \
+    p "embeddings.word_embeddings.weight", p "encoder.layer.0.attention.self.query.weight"
+#define HF_ENCODER(number, p, mlm, ...)                                                                      \
+    {.family = FAMILY_##number,                                                                              \
+     .probes = {HF_ENCODER_PROBES(p), p "embeddings.LayerNorm.gamma"},                                       \
+     .keys =                                                                                                 \
+         {HF_BERT_ATTENTION, [ROLE_PRE_W] = p "embeddings.LayerNorm.gamma",                                  \
+          [ROLE_PRE_B] = p "embeddings.LayerNorm.beta", [ROLE_NORM1_W] = "attention.output.LayerNorm.gamma", \
+          [ROLE_NORM1_B] = "attention.output.LayerNorm.beta", [ROLE_NORM2_W] = "output.LayerNorm.gamma",     \
+          [ROLE_NORM2_B] = "output.LayerNorm.beta", [ROLE_MLM_NORM_W] = mlm ".gamma",                        \
+          [ROLE_MLM_NORM_B] = mlm ".beta"}},                                                                 \
+        {.family = FAMILY_##number,                                                                          \
+         .probes = {HF_ENCODER_PROBES(p)},                                                                   \
+         .keys = {HF_BERT_ATTENTION},                                                                        \
+         .library = 1 + LIBRARY_TRANSFORMERS,                                                                \
+         __VA_ARGS__},                                                                                       \
+    {                                                                                                        \
+        .family = FAMILY_##number, .probes = {                                                               \
+            p "embeddings.word_embeddings.weight",                                                           \
+            p "encoder.layer.0.attention.self.qkv.weight"                                                    \
+        }                                                                                                    \
+    }
+#define HF_ENCODER_ALONE(number)                                                                             \
+    .family = FAMILY_##number, .block_prefix = "encoder.layer.",                                             \
+    .ignored = {"embeddings.position_ids", "pooler."}
+#define HF_ENCODER_ALONE_KEYS                                                                                \
+    HF_BERT_ATTENTION, [ROLE_TOKENS] = "embeddings.word_embeddings.weight",                                  \
+                       [ROLE_POS] = "embeddings.position_embeddings.weight",                                 \
+                       [ROLE_TYPES] = "embeddings.token_type_embeddings.weight",                             \
+                       [ROLE_PRE_W] = "embeddings.LayerNorm.weight",                                         \
+                       [ROLE_PRE_B] = "embeddings.LayerNorm.bias"
 
 /* In the order in which they are tried. */
 const struct key_mapping key_mappings[] = {
@@ -405,35 +442,36 @@ const struct key_mapping key_mappings[] = {
      .swiglu = HF_DECODER_FFN},
     {.family = FAMILY_LLAMA,
      .probes = {"model.embed_tokens.weight", "model.layers.0.self_attn.qkv_proj.weight"}},
-    /* transformers: BertForMaskedLM, BertForPreTraining, BertForSequenceClassification; with the names of
-     * norms in files that began with TensorFlow's */
-    {.family = FAMILY_BERT,
-     .probes = {"bert.embeddings.word_embeddings.weight", "bert.encoder.layer.0.attention.self.query.weight",
-                "bert.embeddings.LayerNorm.gamma"},
-     .keys = {HF_BERT_ATTENTION, [ROLE_PRE_W] = "bert.embeddings.LayerNorm.gamma",
-              [ROLE_PRE_B] = "bert.embeddings.LayerNorm.beta",
-              [ROLE_NORM1_W] = "attention.output.LayerNorm.gamma",
-              [ROLE_NORM1_B] = "attention.output.LayerNorm.beta", [ROLE_NORM2_W] = "output.LayerNorm.gamma",
-              [ROLE_NORM2_B] = "output.LayerNorm.beta",
-              [ROLE_MLM_NORM_W] = "cls.predictions.transform.LayerNorm.gamma",
-              [ROLE_MLM_NORM_B] = "cls.predictions.transform.LayerNorm.beta"}},
-    {.family = FAMILY_BERT,
-     .probes = {"bert.embeddings.word_embeddings.weight", "bert.encoder.layer.0.attention.self.query.weight"},
-     .keys = {HF_BERT_ATTENTION},
+    /* transformers: ...ForMaskedLM, ...ForPreTraining, ...ForSequenceClassification */
+    HF_ENCODER(BERT, "bert.", "cls.predictions.transform.LayerNorm", .classifier_as = "classifier."),
+    HF_ENCODER(ROBERTA, "roberta.", "lm_head.layer_norm", .classifier_as = "classifier.out_proj."),
+    HF_ENCODER(ELECTRA, "electra.", "generator_predictions.LayerNorm",
+               .classifier_as = "classifier.out_proj."),
+    {.family = FAMILY_DISTILBERT,
+     .probes = {"distilbert.embeddings.word_embeddings.weight",
+                "distilbert.transformer.layer.0.attention.q_lin.weight"},
+     .keys = {HF_DISTILBERT_ATTENTION},
      .library = 1 + LIBRARY_TRANSFORMERS,
      .classifier_as = "classifier."},
-    {.family = FAMILY_BERT,
-     .probes = {"bert.embeddings.word_embeddings.weight", "bert.encoder.layer.0.attention.self.qkv.weight"}},
-    /* BertModel, without a head */
-    {.family = FAMILY_BERT,
-     .probes = {"embeddings.word_embeddings.weight", "encoder.layer.0.attention.self.query.weight"},
-     .block_prefix = "encoder.layer.",
-     .keys = {HF_BERT_ATTENTION, [ROLE_TOKENS] = "embeddings.word_embeddings.weight",
+    {.family = FAMILY_DISTILBERT,
+     .probes = {"distilbert.embeddings.word_embeddings.weight",
+                "distilbert.transformer.layer.0.attention.qkv.weight"}},
+    /* models without a head: those of BERT's kin have the same names */
+    {.family = FAMILY_DISTILBERT,
+     .probes = {"embeddings.word_embeddings.weight", "transformer.layer.0.attention.q_lin.weight"},
+     .block_prefix = "transformer.layer.",
+     .keys = {HF_DISTILBERT_ATTENTION, [ROLE_TOKENS] = "embeddings.word_embeddings.weight",
               [ROLE_POS] = "embeddings.position_embeddings.weight",
-              [ROLE_TYPES] = "embeddings.token_type_embeddings.weight",
-              [ROLE_PRE_W] = "embeddings.LayerNorm.weight", [ROLE_PRE_B] = "embeddings.LayerNorm.bias",
-              [ROLE_POOLER_W] = "pooler.dense.weight", [ROLE_POOLER_B] = "pooler.dense.bias"},
+              [ROLE_PRE_W] = "embeddings.LayerNorm.weight", [ROLE_PRE_B] = "embeddings.LayerNorm.bias"},
      .ignored = {"embeddings.position_ids"}},
+    {HF_ENCODER_ALONE(ELECTRA), .probes = {HF_ENCODER_PROBES(""), "embeddings_project.weight"},
+     .keys = {HF_ENCODER_ALONE_KEYS, [ROLE_EMBED_W] = "embeddings_project.weight",
+              [ROLE_EMBED_B] = "embeddings_project.bias"}},
+    {HF_ENCODER_ALONE(BERT), .probes = {HF_ENCODER_PROBES("")},
+     .keys = {HF_ENCODER_ALONE_KEYS, [ROLE_POOLER_W] = "pooler.dense.weight",
+              [ROLE_POOLER_B] = "pooler.dense.bias"}},
+    {HF_ENCODER_ALONE(ROBERTA), .probes = {HF_ENCODER_PROBES("")}, .keys = {HF_ENCODER_ALONE_KEYS}},
+    {HF_ENCODER_ALONE(ELECTRA), .probes = {HF_ENCODER_PROBES("")}, .keys = {HF_ENCODER_ALONE_KEYS}},
     /* Fallback: some tensors of a family, without those that only it has. The reader reports what is
      * missing. */
     {.family = FAMILY_EVA, .probes = {"patch_embed.proj.weight"}, .whole = true},

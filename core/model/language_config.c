@@ -12,8 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SUPPORTED "supported: gpt2, llama, mistral, qwen2, qwen3 and bert"
-#define CHECK     N_("remove it if it changes nothing; else use another model")
+#define SUPPORTED                                                                                            \
+    "supported: gpt2, llama, mistral, qwen2, qwen3; bert, distilbert, roberta, xlm-roberta, camembert and "  \
+    "electra"
+#define CHECK N_("remove it if it changes nothing; else use another model")
 
 #define LLAMA_MEMBERS                                                                                        \
     {"hidden_size", NULL}, {"intermediate_size", NULL}, {"num_hidden_layers", NULL},                         \
@@ -57,29 +59,54 @@ static const struct json_member gpt2_members[] = {
     {NULL, NULL},
 };
 
+#define BERT_MEMBERS                                                                                         \
+    {"hidden_size", NULL}, {"num_hidden_layers", NULL}, {"num_attention_heads", NULL},                       \
+        {"intermediate_size", NULL}, {"max_position_embeddings", NULL}, {"type_vocab_size", NULL},           \
+        {"hidden_act", NULL}, {"layer_norm_eps", NULL}, {"hidden_dropout_prob", NULL},                       \
+        {"attention_probs_dropout_prob", NULL}, {"classifier_dropout", NULL},                                \
+        {"position_embedding_type", "\"absolute\""},                                                         \
+    {                                                                                                        \
+        "output_past", NULL                                                                                  \
+    }
 static const struct json_member bert_members[] = {
-    {"hidden_size", NULL},
-    {"num_hidden_layers", NULL},
-    {"num_attention_heads", NULL},
-    {"intermediate_size", NULL},
-    {"max_position_embeddings", NULL},
-    {"type_vocab_size", "2"},
-    {"hidden_act", NULL},
-    {"layer_norm_eps", NULL},
-    {"hidden_dropout_prob", NULL},
-    {"attention_probs_dropout_prob", NULL},
-    {"classifier_dropout", NULL},
-    {"position_embedding_type", "\"absolute\""},
+    BERT_MEMBERS,
     {"directionality", "\"bidi\""},
     {"pooler_*", NULL}, /* of TensorFlow's files, no class reads them */
+    {NULL, NULL},
+};
+/* The class counts the padding's number before the first position. */
+static const struct json_member roberta_members[] = {BERT_MEMBERS, {"pad_token_id", "1"}, {NULL, NULL}};
+static const struct json_member electra_members[] = {BERT_MEMBERS, {"embedding_size", NULL}, {NULL, NULL}};
+
+static const struct json_member distilbert_members[] = {
+    {"dim", NULL},
+    {"hidden_size", NULL},
+    {"n_layers", NULL},
+    {"num_hidden_layers", NULL},
+    {"n_heads", NULL},
+    {"num_attention_heads", NULL},
+    {"hidden_dim", NULL},
+    {"max_position_embeddings", NULL},
+    {"activation", NULL},
+    {"dropout", NULL},
+    {"attention_dropout", NULL},
+    {"qa_dropout", NULL}, /* of another head */
+    {"seq_classif_dropout", NULL},
+    {"sinusoidal_pos_embds", "false"}, /* else its table of positions is not trained */
+    {"tie_weights_", "true"},
     {"output_past", NULL},
     {NULL, NULL},
 };
 
+#define ENCODER(type, members, heads, family)                                                                \
+    {                                                                                                        \
+        type, "layer_norm_eps", "hidden_act", members, 1e-12, heads, 0, 0, family, PART_QKV_BIAS, true,      \
+            false                                                                                            \
+    }
 /* Model types that are read, and the defaults of their classes. A Llama 2 or 3, TinyLlama, SmolLM or Yi is a
  * llama. */
 static const struct type {
-    const char *type, *eps; /* its member for the epsilon of the norms */
+    const char *type, *eps, *act; /* its members for the epsilon of the norms, and the activation */
     const struct json_member *members;
     double norm_eps;
     int64_t heads, positions, window;
@@ -87,12 +114,22 @@ static const struct type {
     int parts;
     bool tied, windows; /* sliding_window is in use unless it is null */
 } types[] = {
-    {"gpt2", "layer_norm_epsilon", gpt2_members, 1e-5, 12, 0, 0, FAMILY_GPT2, PART_QKV_BIAS, true, false},
-    {"llama", "rms_norm_eps", llama_members, 1e-6, 32, 2048, 0, FAMILY_LLAMA, 0, false, false},
-    {"mistral", "rms_norm_eps", mistral_members, 1e-6, 32, 131072, 4096, FAMILY_LLAMA, 0, false, true},
-    {"qwen2", "rms_norm_eps", qwen_members, 1e-6, 32, 32768, 4096, FAMILY_LLAMA, PART_QKV_BIAS, false, false},
-    {"qwen3", "rms_norm_eps", qwen_members, 1e-6, 32, 32768, 4096, FAMILY_LLAMA, PART_QK_NORM, false, false},
-    {"bert", "layer_norm_eps", bert_members, 1e-12, 12, 0, 0, FAMILY_BERT, PART_QKV_BIAS, true, false},
+    {"gpt2", "layer_norm_epsilon", "activation_function", gpt2_members, 1e-5, 12, 0, 0, FAMILY_GPT2,
+     PART_QKV_BIAS, true, false},
+    {"llama", "rms_norm_eps", "hidden_act", llama_members, 1e-6, 32, 2048, 0, FAMILY_LLAMA, 0, false, false},
+    {"mistral", "rms_norm_eps", "hidden_act", mistral_members, 1e-6, 32, 131072, 4096, FAMILY_LLAMA, 0, false,
+     true},
+    {"qwen2", "rms_norm_eps", "hidden_act", qwen_members, 1e-6, 32, 32768, 4096, FAMILY_LLAMA, PART_QKV_BIAS,
+     false, false},
+    {"qwen3", "rms_norm_eps", "hidden_act", qwen_members, 1e-6, 32, 32768, 4096, FAMILY_LLAMA, PART_QK_NORM,
+     false, false},
+    ENCODER("bert", bert_members, 12, FAMILY_BERT),
+    ENCODER("roberta", roberta_members, 12, FAMILY_ROBERTA),
+    ENCODER("xlm-roberta", roberta_members, 12, FAMILY_ROBERTA),
+    ENCODER("camembert", roberta_members, 12, FAMILY_ROBERTA),
+    ENCODER("electra", electra_members, 4, FAMILY_ELECTRA),
+    {"distilbert", "", "activation", distilbert_members, 1e-12, 12, 0, 0, FAMILY_DISTILBERT, PART_QKV_BIAS,
+     true, false},
 };
 
 #define EXPERTS  "a mixture of experts"
@@ -160,13 +197,10 @@ static const struct {
     {"xglm", N_("sinusoidal positions")},
     {"t5", N_("an encoder and a decoder")},
     {"bart", N_("an encoder and a decoder")},
-    {"roberta*", N_("positions that begin at 2, and another head")},
-    {"xlm-roberta*", N_("positions that begin at 2, and another head")},
-    {"camembert", N_("positions that begin at 2, and another head")},
+    {"roberta-*", N_("norms before the branches")},
+    {"xlm-roberta-*", N_("norms before the branches")},
     {"mpnet", N_("relative positions in the attention")},
-    {"distilbert", N_("other names, and no token types")},
     {"albert", N_("blocks that share their weights")},
-    {"electra*", N_("an embedding narrower than the blocks")},
     {"deberta*", N_("relative positions in the attention")},
     {"modernbert*", N_("pre-norm, and rotary positions")},
     {"mistral3", IMAGES},
@@ -398,23 +432,26 @@ static int read_window(struct language_config *c, const struct type *type, const
 static int read_sizes(struct language_config *c, const struct type *type, const json_t *root,
                       struct error *err)
 {
-    bool gpt2 = c->says.family == FAMILY_GPT2;
-    static const enum fact sizes[] = {FACT_WIDTH,     FACT_DEPTH,      FACT_HEADS,    FACT_HIDDEN,
-                                      FACT_POSITIONS, FACT_VOCABULARY, FACT_KV_HEADS, FACT_HEAD_DIM};
+    const struct family_row *family = family_row(c->says.family);
+    static const enum fact sizes[] = {FACT_WIDTH,     FACT_DEPTH,      FACT_HEADS,     FACT_HIDDEN,
+                                      FACT_POSITIONS, FACT_VOCABULARY, FACT_EMBEDDING, FACT_TYPES,
+                                      FACT_KV_HEADS,  FACT_HEAD_DIM};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         const struct fact_row *row = &fact_rows[sizes[i]];
+        const char *name = fact_member(sizes[i], family->members);
+        bool other = name != row->member, second = other && json_object_get(root, name);
         const char *key =
-            gpt2 && sizes[i] == FACT_HIDDEN ? "" : row->member; /* its class has n_inner alone */
-        bool second = gpt2 && row->gpt2 && json_object_get(root, row->gpt2);
-        int64_t value, own,
-            usual = sizes[i] == FACT_HEADS       ? type->heads
-                    : sizes[i] == FACT_POSITIONS ? type->positions
-                                                 : 0;
-        int code = read_integer(root, key, 1, usual, &value, err);
-        if (!code && second) code = read_integer(root, row->gpt2, 1, 0, &own, err);
+            other && sizes[i] == FACT_HIDDEN ? "" : row->member; /* the class has its own alone */
+        int64_t before = sizes[i] == FACT_POSITIONS ? family->first_position : 0, value, own,
+                usual = sizes[i] == FACT_HEADS       ? type->heads
+                        : sizes[i] == FACT_POSITIONS ? type->positions
+                                                     : 0;
+        int code = read_integer(root, key, 1 + before, usual, &value, err);
+        if (!code && second) code = read_integer(root, name, 1, 0, &own, err);
         if (code) return code;
         if (second && json_object_get(root, key) && value != own)
-            return contradiction(err, key, (double)value, row->gpt2, (double)own);
+            return contradiction(err, key, (double)value, name, (double)own);
+        if (value) value -= before;
         fact_set(&c->says, sizes[i], (double)(second ? own : value), SOURCE_SIDECAR);
     }
     return 0;
@@ -426,8 +463,10 @@ static void read_dropout(struct language_config *c, const json_t *root)
     static const char *const keys[] = {"resid_pdrop",
                                        "embd_pdrop",
                                        "attn_pdrop",
-                                       "hidden_dropout_prob",
+                                       "dropout",
                                        "attention_dropout",
+                                       "seq_classif_dropout",
+                                       "hidden_dropout_prob",
                                        "classifier_dropout",
                                        "attention_probs_dropout_prob"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
@@ -436,10 +475,9 @@ static void read_dropout(struct language_config *c, const json_t *root)
     }
 }
 
-static int read_activation(struct language_config *c, const json_t *root, struct error *err)
+static int read_activation(struct language_config *c, const char *key, const json_t *root, struct error *err)
 {
-    const char *key = c->says.family == FAMILY_GPT2 ? "activation_function" : "hidden_act",
-               *name = json_word(root, key);
+    const char *name = json_word(root, key);
     bool gated = family_ffn(c->says.family) == 1 + ACTIVATION_SWIGLU;
     if (gated && *name && strcmp(name, "silu") != 0 && strcmp(name, "swish") != 0)
         return unsupported(err, c->type, key, name);
@@ -462,7 +500,7 @@ static int read_model(struct language_config *c, const struct type *type, const 
     snprintf(what, sizeof what, _("config.json of a %s model"), c->type);
     int code = json_members_check(root, type->members, config_every_class, what, CHECK, err);
     if (!code) code = read_sizes(c, type, root, err);
-    if (!code) code = read_activation(c, root, err);
+    if (!code) code = read_activation(c, type->act, root, err);
     if (!code) code = read_number(root, type->eps, type->norm_eps, &norm_eps, err);
     c->says.norm_eps = (float)norm_eps;
     if (!code && family_row(c->says.family)->rms) code = read_window(c, type, root, err);

@@ -27,6 +27,8 @@ int64_t model_shape_qkv_width(const struct model_shape *g)
            2 * (g->kv_heads ? g->kv_heads * model_shape_head_dim(g) : model_shape_attn_width(g));
 }
 
+int64_t model_shape_embedding(const struct model_shape *g) { return g->embedding ? g->embedding : g->width; }
+
 int64_t masked_rows(int64_t context)
 {
     enum { PERCENT = 15 };
@@ -75,6 +77,8 @@ static void complete(struct model_shape *g, int64_t head_dim)
     if (!g->positions) g->positions = g->context;
     if (!(g->rope.theta > 0)) g->rope.theta = family_rope_theta(g->family);
     if (!g->norms) g->norms = row->norms ? row->norms : NORMS_BEFORE;
+    if (!g->types) g->types = row->types;
+    if (!g->embedding && family_has(row, ROLE_EMBED_W)) g->embedding = g->width;
     g->classless = row->classless;
     g->out = g->width;
 }
@@ -110,6 +114,10 @@ int language_shape_check(struct model_shape *g, int64_t head_dim, struct error *
         return error_set(err, EXIT_CONFIG, "set model.context to at most that",
                          "a context of %lld tokens, but the model has %lld positions", (long long)g->context,
                          (long long)g->positions);
+    if (family_encoder(row) && masked_rows(g->context) * model_shape_embedding(g) > g->context * g->width)
+        return error_set(err, EXIT_CONFIG, "set a longer model.context",
+                         "an embedding of %lld values in blocks of width %lld, and a context of %lld",
+                         (long long)g->embedding, (long long)g->width, (long long)g->context);
     if (!family_key(row, ROLE_FC1_W, g->ffn) || !family_key(row, ROLE_FC2_W, g->ffn))
         return error_set(err, EXIT_CONFIG, NULL, "a %s model has no feed-forward of kind %s",
                          family_name(g->family), model_shape_activation(g));
@@ -147,9 +155,11 @@ double language_forward_flops(const struct model_shape *g)
     bool classifies = g->classes > 0;
     double rows = classifies ? 1 : (double)model_shape_head_rows(g), width = (double)g->width,
            outputs = (double)(classifies ? g->classes : g->vocabulary),
-           transform = family_encoder(family_row(g->family)) ? 2 * rows * width * width : 0;
+           embedding = (double)model_shape_embedding(g), last = classifies ? width : embedding,
+           transform = family_encoder(family_row(g->family)) ? 2 * rows * width * last : 0;
+    if (g->embedding && g->embedding != g->width) transform += 2 * (double)g->context * embedding * width;
     return (double)g->depth * (attention(g) + gates * matrix_of_ffn(g)) + transform +
-           2 * rows * width * outputs;
+           2 * rows * last * outputs;
 }
 
 double language_recompute_flops(const struct model_shape *g, int64_t blocks)
@@ -164,19 +174,21 @@ static void text_of_attention(const struct model_shape *g, char *text, size_t si
     static const char *const scalings[] = {"", N_(" scaled linearly by "), N_(" scaled as Llama 3's by "),
                                            N_(" scaled by YaRN by ")};
     const struct rope_of_tokens *r = &g->rope;
-    char groups[48] = "", window[48] = "", rope[96] = "", factor[24] = "";
+    char groups[48] = "", window[48] = "", rope[96] = "", factor[24] = "", embedding[48] = "";
     int parts = model_shape_parts(g);
     if (g->kv_heads != g->heads)
         snprintf(groups, sizeof groups, _(", %lld of keys and values"), (long long)g->kv_heads);
+    if (model_shape_embedding(g) != g->width)
+        snprintf(embedding, sizeof embedding, _(", embedding %lld wide"), (long long)g->embedding);
     if (g->window) snprintf(window, sizeof window, _(", window %lld"), (long long)g->window);
     if (r->scaling) snprintf(factor, sizeof factor, "%g", r->factor);
     if (model_shape_rotates(g))
         snprintf(rope, sizeof rope, _(", rotary base %g%s%s%s"), r->theta, _(scalings[r->scaling]), factor,
                  fact_assumed(g, FACT_ROPE_THETA) ? _(" (assumed)") : "");
-    snprintf(text, size, "%s%s%s%s%s", groups, parts & PART_QK_NORM ? _(", norms of queries and keys") : "",
+    snprintf(text, size, "%s%s%s%s%s%s", groups, parts & PART_QK_NORM ? _(", norms of queries and keys") : "",
              family_row(g->family)->rms && parts & PART_QKV_BIAS ? _(", biases of queries, keys and values")
                                                                  : "",
-             window, rope);
+             window, rope, embedding);
 }
 
 void language_shape_text(const struct model_shape *g, char *text, size_t size)

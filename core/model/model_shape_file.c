@@ -416,16 +416,24 @@ static int settle_token_sizes(struct model_shape *g, const struct key_map *key_m
                               const struct weights *weights, const struct language_config *c, int ffn,
                               struct error *err)
 {
-    static const enum fact sizes[] = {FACT_POSITIONS, FACT_WIDTH,  FACT_VOCABULARY,
-                                      FACT_DEPTH,     FACT_HIDDEN, FACT_COUNT};
-    const struct weights_tensor *table, *positions = NULL, *fc;
-    int64_t depth;
+    static const enum fact sizes[] = {FACT_POSITIONS, FACT_WIDTH, FACT_VOCABULARY, FACT_EMBEDDING,
+                                      FACT_TYPES,     FACT_DEPTH, FACT_HIDDEN,     FACT_COUNT};
+    const struct family_row *row = family_row(key_map->family);
+    const struct weights_tensor *table, *positions = NULL, *norm = NULL, *fc;
+    int64_t depth, types = names_tensor(key_map, weights, ROLE_TYPES, 0, 0); /* may have one row */
     int code = need(weights, key_map, ROLE_TOKENS, 0, &table, err);
-    if (!code && family_has(family_row(key_map->family), ROLE_POS))
-        code = need(weights, key_map, ROLE_POS, 0, &positions, err);
-    if (!code) code = settle_size(g, FACT_WIDTH, table->shape[1], table->name, err);
+    if (!code && family_has(row, ROLE_POS)) code = need(weights, key_map, ROLE_POS, 0, &positions, err);
+    if (!code && family_has(row, ROLE_EMBED_W)) code = need(weights, key_map, ROLE_NORM1_W, ffn, &norm, err);
+    if (!code && norm) code = settle_size(g, FACT_EMBEDDING, table->shape[1], table->name, err);
+    if (!code && types >= 0)
+        code = settle_size(g, FACT_TYPES, weights_tensor(weights, types)->shape[0], "token types", err);
+    if (!code)
+        code = settle_size(g, FACT_WIDTH, norm ? norm->shape[0] : table->shape[1],
+                           norm ? norm->name : table->name, err);
     if (!code) code = settle_size(g, FACT_VOCABULARY, table->shape[0], table->name, err);
-    if (!code && positions) code = settle_size(g, FACT_POSITIONS, positions->shape[0], positions->name, err);
+    if (!code && positions)
+        code =
+            settle_size(g, FACT_POSITIONS, positions->shape[0] - row->first_position, positions->name, err);
     if (!code && !positions) fact_take(g, FACT_POSITIONS, &c->says, SOURCE_SIDECAR);
     if (!code) code = count_blocks(key_map, weights, ffn, &depth, err);
     if (!code) code = settle_size(g, FACT_DEPTH, depth, "number of blocks", err);
@@ -507,27 +515,23 @@ static int refuse_tied(const char *head, const char *table, struct error *err)
                      "config.json ties the embeddings, but %s differs from %s", head, table);
 }
 
-/* BERT's head is its token table; a file may have copies of the table and of the bias. */
+/* An encoder's head is its token table; a file may have copies of the table and of the bias. */
 static int check_copies(const struct found *f, const struct key_map *key_map, const struct weights *weights,
                         struct error *err)
 {
-    static const struct {
-        const char *key;
-        enum role of;
-    } copies[] = {{"cls.predictions.decoder.weight", ROLE_TOKENS},
-                  {"cls.predictions.decoder.bias", ROLE_LM_BIAS}};
+    const struct family_row *row = family_row(key_map->family);
     bool head = names_tensor(key_map, weights, ROLE_LM_BIAS, 0, 0) >= 0;
-    if (!family_encoder(family_row(key_map->family))) return 0;
+    if (!family_encoder(row)) return 0;
     if (head && f->config.says.family && !f->config.says.tied)
         return error_set(err, EXIT_CONFIG, "tie them in transformers, and save the model again",
                          "config.json has tie_word_embeddings false, but the head here is the token table");
-    for (size_t i = 0; i < 2; i++) {
-        int64_t copy = weights_find_under(weights, &key_map->prefix, copies[i].key),
-                of = names_tensor(key_map, weights, copies[i].of, 0, 0);
+    for (int i = 0; i < FAMILY_COPIES && row->copies[i].key; i++) {
+        int64_t copy = weights_find_under(weights, &key_map->prefix, row->copies[i].key),
+                of = names_tensor(key_map, weights, row->copies[i].of, 0, 0);
         bool same = true;
         int code = copy >= 0 && of >= 0 ? same_values(weights, copy, of, &same, err) : 0;
         if (code || !same)
-            return code ? code : refuse_tied(copies[i].key, weights_tensor(weights, of)->name, err);
+            return code ? code : refuse_tied(row->copies[i].key, weights_tensor(weights, of)->name, err);
     }
     return 0;
 }
@@ -651,6 +655,10 @@ static int language_dims(struct model_shape *g, const struct key_map *key_map, c
     f.says = f.config.says.family ? &f.config.says : &f.own;
     f.from = f.says == &f.own || !f.config.type[0] ? SOURCE_METADATA : SOURCE_SIDECAR; /* also nanoGPT's */
     code = settle_token_sizes(g, key_map, weights, &f.config, ffn, err);
+    if (!code && !f.says->heads && g->types != family_row(key_map->family)->types)
+        code = error_set(err, EXIT_CONFIG, "put the model's config.json next to it, or set model.family",
+                         "a %s model has %lld token types, the checkpoint %lld", family_name(key_map->family),
+                         (long long)family_row(key_map->family)->types, (long long)g->types);
     if (!code) code = settle_parts(g, key_map, weights, ffn, err);
     if (!code) code = check_parts(g, &f, key_map, weights, ffn, err);
     if (!code) code = find_rows(&f, key_map, weights, ffn, err);
@@ -666,8 +674,15 @@ static int dims_of(struct model_shape *g, const struct weights *weights, struct 
 {
     struct key_map key_map;
     names_find(&key_map, weights);
-    enum family family = key_map.family, wanted = g->family;
-    if (family == FAMILY_UNKNOWN) return no_family(weights, err);
+    enum family wanted = g->family;
+    if (key_map.family == FAMILY_UNKNOWN) return no_family(weights, err);
+    struct language_config config = {.type = ""};
+    bool language = family_language(family_row(key_map.family));
+    int code = language ? language_config_read(&config, weights_path(weights), err) : 0;
+    if (code) return code;
+    enum family named = config.type[0] ? config.says.family : wanted;
+    if (language && named && named != key_map.family) (void)names_find_as(&key_map, named, weights);
+    enum family family = key_map.family;
     if (key_map.any && key_map.prefix.other[0])
         return error_set(err, EXIT_CONFIG, "save only the intended tower",
                          "has two towers, under %s and under %s", key_map.prefix.add, key_map.prefix.other);
@@ -683,9 +698,6 @@ static int dims_of(struct model_shape *g, const struct weights *weights, struct 
             "correct the weight path, or model.family; a student of another family has model_s.family",
             "has a %s %s, the configuration has %s", family_name(family), family_noun(family),
             family_name(wanted));
-    struct language_config config;
-    bool language = family_language(family_row(family));
-    int code = language ? language_config_read(&config, weights_path(weights), err) : 0;
     if (!code && language) code = language_config_check(&config, family, err);
     if (!code) code = fit_names(&key_map, weights, err);
     if (code) return code;

@@ -238,8 +238,9 @@ int64_t names_classifier(const struct key_map *s, const struct weights *weights,
 {
     static const struct {
         const char *key;
-        bool inside;                      /* the tower */
-    } keys[] = {{CLASSIFIER_KEY, false},  /* transformers, meopt */
+        bool inside;                     /* the tower */
+    } keys[] = {{CLASSIFIER_KEY, false}, /* transformers, meopt */
+                {CLASSIFIER_KEY "out_proj.", false},
                 {"heads.head.", true},    /* torchvision */
                 {"head.", true},          /* timm */
                 {"linear_head.", false}}; /* the hub's DINOv2 */
@@ -342,6 +343,18 @@ static bool find_with(struct key_map *s, const struct weights *weights, bool any
                                                                             n->towers[0] ? n->towers : own;
         for (int k = 0; k < MAX_TOWERS && towers[k]; k++)
             if (!(any && n->whole) && fits(s, n, towers[k], any, weights)) return true;
+    }
+    return false;
+}
+
+bool names_find_as(struct key_map *s, enum family family, const struct weights *weights)
+{
+    struct key_map found;
+    for (int i = 0; i < naming_count; i++) {
+        if (key_mappings[i].family != family) continue;
+        if (!fits(&found, &key_mappings[i], family_prefix(family), false, weights)) continue;
+        *s = found;
+        return true;
     }
     return false;
 }

@@ -32,6 +32,9 @@ struct key_map {
 
 /* Finds the tower. Takes several passes over the table of tensors. */
 void names_find(struct key_map *key_map, const struct weights *weights);
+/* Returns whether the names are also those of another family of language models, whose classes save the same
+ * ones: *key_map is then of that family. */
+bool names_find_as(struct key_map *key_map, enum family family, const struct weights *weights);
 /* Sets the heads of a language model, by which its queries, keys and values are cut. */
 void names_set_heads(struct key_map *key_map, const struct model_shape *model_shape);
 /* Returns the kind of a known but unsupported model: "a SigLIP tower (pooling by attention)"; NULL:

@@ -7,26 +7,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Shape letters: D width, A width of all query heads, Q queries, keys and values, V vocabulary, C positions
- * of tokens, d one head, F hidden, G rows of the first feed-forward matrix, O out, T target, P rows of
- * the position embedding, R registers, U pooling queries, I 3O, N width of the last norm, W of the pooled
- * row, 3 channels, 2 token types, p patch side, 1. Flags: m GEMM operand, s small whatever its shape, h head,
- * f frozen: no gradient, c only with a classifier, l only without one, n new if a checkpoint lacks it,
- * o between activations, which muon orthogonalizes, x and y: slices have some of its rows, of its columns. */
+/* Shape letters: D width, E of the token table, A of all query heads, Q queries, keys and values, V
+ * vocabulary, C positions of tokens, Y token types, d one head, F hidden, G rows of the first feed-forward
+ * matrix, O out, T target, P rows of the position embedding, R registers, U pooling queries, I 3O, N width of
+ * the last norm, W of the pooled row, 3 channels, p patch side, 1. Flags: m GEMM operand, s small whatever
+ * its shape, h head, f frozen: no gradient, c only with a classifier, l only without one, n new if a
+ * checkpoint lacks it, o between activations, which muon orthogonalizes, d weight decay also with one row, x and y:
+ * slices have some of its rows, of its columns. */
 static const struct {
     const char *shape, *flags;
     enum initial initial;
 } roles[ROLE_COUNT] = {
-    [ROLE_TOKENS] = {"VD", "mx", INITIAL_NORMAL},
+    [ROLE_TOKENS] = {"VE", "mx", INITIAL_NORMAL},
     [ROLE_CLS] = {"11D", "s", INITIAL_NORMAL},
     [ROLE_POS] = {"1PD", "s", INITIAL_NORMAL},
-    [ROLE_TYPES] = {"2D", "s", INITIAL_NORMAL},
+    [ROLE_TYPES] = {"YE", "sd", INITIAL_NORMAL},
     [ROLE_REGISTERS] = {"1RD", "s", INITIAL_NORMAL},
     [ROLE_MASK] = {"1D", "sf", INITIAL_NORMAL},
     [ROLE_PATCH_W] = {"D3pp", "m", INITIAL_NORMAL},
     [ROLE_PATCH_B] = {"D", "s", INITIAL_ZERO},
-    [ROLE_PRE_W] = {"D", "s", INITIAL_ONE},
-    [ROLE_PRE_B] = {"D", "s", INITIAL_ZERO},
+    [ROLE_PRE_W] = {"E", "s", INITIAL_ONE},
+    [ROLE_PRE_B] = {"E", "s", INITIAL_ZERO},
+    [ROLE_EMBED_W] = {"DE", "mo", INITIAL_NORMAL},
+    [ROLE_EMBED_B] = {"D", "s", INITIAL_ZERO},
     [ROLE_NORM1_W] = {"D", "s", INITIAL_ONE},
     [ROLE_NORM1_B] = {"D", "s", INITIAL_ZERO},
     [ROLE_QKV_W] = {"QD", "mox", INITIAL_NORMAL},
@@ -69,10 +72,10 @@ static const struct {
     [ROLE_POOL_FC2_B] = {"O", "s", INITIAL_ZERO},
     [ROLE_POOLER_W] = {"DD", "mcn", INITIAL_NORMAL},
     [ROLE_POOLER_B] = {"D", "scn", INITIAL_ZERO},
-    [ROLE_MLM_W] = {"DD", "ml", INITIAL_NORMAL},
-    [ROLE_MLM_B] = {"D", "sl", INITIAL_ZERO},
-    [ROLE_MLM_NORM_W] = {"D", "sl", INITIAL_ONE},
-    [ROLE_MLM_NORM_B] = {"D", "sl", INITIAL_ZERO},
+    [ROLE_MLM_W] = {"ED", "ml", INITIAL_NORMAL},
+    [ROLE_MLM_B] = {"E", "sl", INITIAL_ZERO},
+    [ROLE_MLM_NORM_W] = {"E", "sl", INITIAL_ONE},
+    [ROLE_MLM_NORM_B] = {"E", "sl", INITIAL_ZERO},
     [ROLE_LM_BIAS] = {"V", "slx", INITIAL_ZERO},
     [ROLE_NORM_W] = {"N", "s", INITIAL_ONE},
     [ROLE_NORM_B] = {"N", "s", INITIAL_ZERO},
@@ -100,7 +103,9 @@ static int64_t dimension(const struct model_shape *g, int64_t target, char lette
     case 'A': return model_shape_attn_width(g);
     case 'Q': return model_shape_qkv_width(g);
     case 'V': return g->vocabulary;
-    case 'C': return g->positions;
+    case 'E': return model_shape_embedding(g);
+    case 'Y': return g->types;
+    case 'C': return g->positions + family_row(g->family)->first_position;
     case 'd': return model_shape_head_dim(g);
     case 'F': return g->hidden;
     case 'G': return g->ffn == 1 + ACTIVATION_SWIGLU ? 2 * g->hidden : g->hidden;
@@ -188,7 +193,7 @@ static struct parameter parameter_of(const struct model_shape *g, int64_t target
         p.count *= p.shape[p.ndim];
         wide += p.shape[p.ndim] != 1;
     }
-    p.decay = wide >= 2;
+    p.decay = wide >= 2 || flagged(role, 'd');
     p.matrix = flagged(role, 'm');
     p.small = flagged(role, 's');
     p.head = flagged(role, 'h');
@@ -234,6 +239,8 @@ int parameters_list(const struct model_shape *g, int64_t target, struct paramete
             if ((role == ROLE_OUT_W || role == ROLE_OUT_B) && !model_shape_projects(g)) continue;
             if (role == ROLE_OUT_B && g->out_biasless) continue;
             if (role == ROLE_LM_HEAD && g->tied) continue;
+            if ((role == ROLE_EMBED_W || role == ROLE_EMBED_B) && model_shape_embedding(g) == g->width)
+                continue;
             if (role_part(role) & ~model_shape_parts(g)) continue;
             struct parameter *p = &(*list)[count++];
             *p = parameter_of(g, g->classes > 0 ? g->classes : target, role, (int)group, prefix, key);

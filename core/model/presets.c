@@ -28,6 +28,7 @@ MODEL_CHOICE_LISTS(CHOICE_NAMES)
 #define TIED         .tied = true
 #define WINDOW(n)    .window = n
 #define THETA(n)     .rope.theta = n
+#define NARROW(n)    .embedding = n
 #define LLAMA2       .parts = PARTS_KNOWN
 #define LLAMA3(n)    .parts = PARTS_KNOWN, .rope = {500000, ROPE_LLAMA3, n, 8192, 1, 4, 0}
 #define QWEN2        .parts = PARTS_KNOWN | PART_QKV_BIAS, .norm_eps = 1e-6f, THETA(1000000)
@@ -38,6 +39,9 @@ MODEL_CHOICE_LISTS(CHOICE_NAMES)
              FAMILY_##Family##_IS, __VA_ARGS__}},
 #define FAMILY_GPT2_IS  .tied = true
 #define FAMILY_BERT_IS  .tied = true
+#define FAMILY_DISTILBERT_IS .tied = true
+#define FAMILY_ROBERTA_IS .tied = true
+#define FAMILY_ELECTRA_IS .tied = true
 #define FAMILY_LLAMA_IS .ffn = SWIGLU
 static const struct {
     const char *name;

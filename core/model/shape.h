@@ -1,6 +1,6 @@
 /* What a model is: an image tower (EVA01- and EVA02-CLIP, OpenCLIP, DINOv2, DINOv3, SigLIP) or a language
- * model (GPT-2, the kin of Llama, BERT), as rows of one description: its shape, from a preset, a checkpoint's
- * tensors or its sidecar config, and its parameters with their names.
+ * model (GPT-2, the kin of Llama and of BERT), as rows of one description: its shape, from a preset, a
+ * checkpoint's tensors or its sidecar config, and its parameters with their names.
  *
  * Letters of shapes as in core/nn/nn.h.
  */
@@ -80,6 +80,8 @@ struct model_shape {
     float rope_periods[ROPE_MAX_PERIODS];
     /* Of a language model, which has no image, patch and pos_grid. */
     int64_t vocabulary; /* rows of the token table */
+    int64_t embedding;  /* its columns; 0: width */
+    int64_t types;      /* rows of the table of token types */
     int64_t context;    /* N, tokens of a sample */
     int64_t positions;  /* rows of the position embedding (GPT-2), or the longest context it is made for */
     int64_t kv_heads;   /* each for heads / kv_heads query heads; 0: heads */
@@ -141,6 +143,7 @@ bool model_shape_language(const struct model_shape *model_shape); /* reads token
 /* Rows per sample whose logits the head of a language model computes: every token, or those that an encoder
  * predicts, 15 % of its tokens. */
 int64_t model_shape_head_rows(const struct model_shape *model_shape);
+int64_t model_shape_embedding(const struct model_shape *model_shape); /* columns of the token table */
 int64_t masked_rows(int64_t context); /* tokens of a sample that an encoder predicts in training */
 int64_t model_shape_kv_heads(const struct model_shape *model_shape);   /* resolved: G */
 int64_t model_shape_head_dim(const struct model_shape *model_shape);   /* resolved: dh */

@@ -131,15 +131,17 @@ static void lay_ends(struct tower *t, char *base, size_t *at)
     bool pre = m->roles[ROLE_PRE_W] != NULL, embedding = t->lowest == 0,
          averaged = tower_averages_first(t) || tower_averages_last(t);
     size_t e = dtype_bytes(o->compute), f = sizeof(float), B = (size_t)o->batch, R = B * (size_t)t->tokens,
-           D = (size_t)g->width, rows = B * (size_t)t->out_rows, normed = (size_t)tower_normed_rows(t);
-    size_t tokens = tower_place(at, pre && embedding ? R * D * e : 0),
+           D = (size_t)g->width, rows = B * (size_t)t->out_rows, normed = (size_t)tower_normed_rows(t),
+           E = (size_t)model_shape_embedding(g), H = (size_t)tower_head_width(t);
+    size_t tokens = tower_place(at, pre && embedding ? R * E * e : 0),
            pre_stats = tower_place(at, pre ? 2 * R * f : 0), norm_stats = tower_place(at, 2 * normed * f),
            norm_hat = tower_place(at, m->norm_hat_bytes),
-           pooled = tower_place(at, m->pooled_apart ? rows * (size_t)model_shape_pooled(g) * e : 0),
+           pooled = tower_place(at, m->pooled_apart ? rows * H * e : 0),
            projected = tower_place(at, m->roles[ROLE_HEAD_W] ? rows * (size_t)g->out * e : 0),
            mean = tower_place(at, averaged ? B * D * f : 0),
            picked = tower_place(at, tower_picks_rows(t) ? rows * D * e : 0),
-           picked_h = tower_place(at, tower_picks_rows(t) ? rows * D * e : 0);
+           picked_h = tower_place(at, tower_picks_rows(t) ? rows * H * e : 0),
+           embedded = tower_place(at, m->roles[ROLE_EMBED_W] ? R * E * e : 0);
     if (tower_pools_by_attention(t)) *at = attn_pool_lay(t, &m->attn_pool, base, *at);
     if (!base) return;
     m->tokens = pre && embedding ? base + tokens : NULL;
@@ -153,6 +155,7 @@ static void lay_ends(struct tower *t, char *base, size_t *at)
     m->mean = (float *)(void *)(base + mean);
     m->picked = base + picked;
     m->picked_h = base + picked_h;
+    m->embedded = base + embedded;
 }
 
 /* Lays out the tensors of one slot from `base`, and returns their bytes; NULL base only counts. A frozen
@@ -190,7 +193,7 @@ static size_t lay_shared(struct tower *t, char *base)
     bool frozen = o->gradients == GRADIENTS_NONE;
     bool resized = t->resized && tower_has_ends(t);
     int64_t first = -1;
-    size_t f = sizeof(float), D = (size_t)g->width, at = 0,
+    size_t f = sizeof(float), D = (size_t)model_shape_embedding(g), at = 0,
            positions = resized ? (size_t)model_shape_position_rows(g, g->pos_grid) : 0,
            kept = resized ? (size_t)model_shape_position_rows(g, g->image / g->patch) : 0;
     for (int64_t l = tower_first_kept(t); l < g->depth && !frozen; l++) {

@@ -1,41 +1,70 @@
-/* The ends of an encoder of tokens (BERT): embedding with its norm, and the head of a masked language model.
- * The head computes the picked rows only (struct batch), those of masked tokens:
+/* The ends of an encoder of tokens (BERT and its kin): embedding with its norm, and the head of a masked
+ * language model. The head computes the picked rows only (struct batch), those of masked tokens:
  *
- *   e_r = norm(table[token_r] + positions[r] + types[0])
+ *   e_r = norm(table[token_r] + positions[r] (+ types[0])) (P^T + p)
  *   p = the picked rows of x, h = p W^T + b, n = norm(activation(h)), logits = n table^T + b'
  *
  * Picked rows are gathered and scattered by the operations of token tables, with row numbers as tokens.
- * Source: transformers' modeling_bert.py. */
+ * Source: transformers' modeling_bert.py,
+ * modeling_distilbert.py, modeling_roberta.py and modeling_electra.py. */
 #include "core/nn/tower.h"
 
 static int64_t picked_rows(const struct tower *t, const struct batch *in) { return in->count * t->out_rows; }
+
+/* Returns the rows (R, E) of the embedding: the stream, or memory in scratch if a projection follows. */
+static float *embedding_rows(const struct tower *t)
+{
+    const struct tower_memory *m = t->memory;
+    return m->roles[ROLE_EMBED_W] ? (float *)(void *)(m->scratch + m->region_at) : tower_stream(t);
+}
 
 void encoder_embed(struct tower *t, const struct batch *in)
 {
     const struct device_ops *ops = t->device->ops;
     struct tower_memory *m = t->memory;
-    int64_t R = in->count * t->tokens, D = t->model_shape.width;
-    ops->token_embed(t->device, &(struct token_embedding){.type = DTYPE_F32,
-                                                          .tokens = m->types,
-                                                          .table = f32(m->roles[ROLE_TYPES]),
-                                                          .positions = f32(m->roles[ROLE_POS]),
-                                                          .y = m->pos,
-                                                          .R = t->tokens,
-                                                          .N = t->tokens,
-                                                          .D = D,
-                                                          .rows = 2});
+    const struct parameter *types = m->roles[ROLE_TYPES], *project = m->roles[ROLE_EMBED_W];
+    int64_t R = in->count * t->tokens, E = model_shape_embedding(&t->model_shape);
+    const float *positions = f32(m->roles[ROLE_POS]) + t->family->first_position * E;
+    float *rows = embedding_rows(t);
+    if (types)
+        ops->token_embed(t->device, &(struct token_embedding){.type = DTYPE_F32,
+                                                              .tokens = m->types,
+                                                              .table = f32(types),
+                                                              .positions = positions,
+                                                              .y = m->pos,
+                                                              .R = t->tokens,
+                                                              .N = t->tokens,
+                                                              .D = E,
+                                                              .rows = t->model_shape.types});
     tower_token_embed(t, &(struct token_embedding){.tokens = in->input,
-                                                   .positions = m->pos,
+                                                   .positions = types ? m->pos : positions,
                                                    .begins = in->begins,
-                                                   .y = tower_stream(t),
+                                                   .y = rows,
                                                    .R = R,
                                                    .N = t->tokens,
-                                                   .D = D});
+                                                   .D = E});
     struct layernorm norm = tower_stream_norm(t, m->roles[ROLE_PRE_W], m->roles[ROLE_PRE_B], m->tokens,
                                               m->pre_mean, m->pre_rstd, R);
-    norm.type = DTYPE_F32;
-    norm.y = tower_stream(t);
+    norm.x = rows;
+    norm.x_stride = norm.D = E;
+    norm.type = project ? t->options.compute : DTYPE_F32;
+    norm.y = project ? m->embedded : rows;
     ops->layernorm_forward(t->device, &norm);
+    if (project)
+        tower_linear(t, m->embedded, project, f32(m->roles[ROLE_EMBED_B]), tower_stream(t), DTYPE_F32, R);
+}
+
+/* From the gradient of the stream to that of the projection's input, in F32. */
+static void project_backward(const struct pass *pass, float *rows)
+{
+    struct tower *t = pass->tower;
+    const struct tower_memory *m = t->memory;
+    int64_t R = pass->batch->count * t->tokens, E = model_shape_embedding(&t->model_shape);
+    void *dy = m->scratch + m->t1_at, *dx = rows + R * E;
+    t->device->ops->cast(t->device, tower_stream(t), DTYPE_F32, dy, t->options.compute,
+                         R * t->model_shape.width);
+    tower_linear_backward(pass, dy, m->embedded, m->roles[ROLE_EMBED_W], m->roles[ROLE_EMBED_B], dx, R);
+    t->device->ops->cast(t->device, dx, t->options.compute, rows, DTYPE_F32, R * E);
 }
 
 void encoder_embed_backward(const struct pass *pass)
@@ -43,21 +72,23 @@ void encoder_embed_backward(const struct pass *pass)
     struct tower *t = pass->tower;
     const struct device_ops *ops = t->device->ops;
     const struct tower_memory *m = t->memory;
-    int64_t R = pass->batch->count * t->tokens, D = t->model_shape.width;
+    int64_t R = pass->batch->count * t->tokens, E = model_shape_embedding(&t->model_shape);
+    float *rows = embedding_rows(t);
+    if (m->roles[ROLE_EMBED_W]) project_backward(pass, rows);
     ops->layernorm_backward(t->device, &(struct layernorm_gradient){.type = DTYPE_F32,
                                                                     .x_type = m->stored,
-                                                                    .dy = tower_stream(t),
+                                                                    .dy = rows,
                                                                     .x = m->tokens,
-                                                                    .x_stride = D,
+                                                                    .x_stride = E,
                                                                     .weight = f32(m->roles[ROLE_PRE_W]),
                                                                     .rstd = m->pre_rstd,
                                                                     .dweight = m->roles[ROLE_PRE_W]->grad,
                                                                     .dbias = m->roles[ROLE_PRE_B]->grad,
                                                                     .R = R,
-                                                                    .D = D,
-                                                                    .to = tower_stream(t)});
-    ops->column_sums(t->device, DTYPE_F32, tower_stream(t), m->roles[ROLE_TYPES]->grad, R, D);
-    language_embed_backward(pass);
+                                                                    .D = E,
+                                                                    .to = rows});
+    if (m->roles[ROLE_TYPES]) ops->column_sums(t->device, DTYPE_F32, rows, m->roles[ROLE_TYPES]->grad, R, E);
+    language_table_backward(pass, rows);
 }
 
 static void activate(struct tower *t, enum activation kind, void *y, int64_t rows)
@@ -67,9 +98,14 @@ static void activate(struct tower *t, enum activation kind, void *y, int64_t row
                                                                              .h = t->memory->picked_h,
                                                                              .y = y,
                                                                              .R = rows,
-                                                                             .F = t->model_shape.width});
+                                                                             .F = tower_head_width(t)});
 }
-static enum activation kind_of(const struct tower *t) { return (enum activation)(t->model_shape.ffn - 1); }
+/* Returns the activation of the head of masked tokens. */
+static enum activation kind_of(const struct tower *t)
+{
+    return (enum activation)((t->family->mlm ? t->family->mlm : t->model_shape.ffn) - 1);
+}
+static enum activation pooler_of(const struct tower *t) { return (enum activation)(t->family->pooler - 1); }
 
 /* picked = rows of the stream, picked_h = picked W^T + b */
 static void dense_of_rows(struct tower *t, const struct batch *in, const int32_t *picked,
@@ -90,7 +126,8 @@ static void dense_of_rows(struct tower *t, const struct batch *in, const int32_t
     tower_linear(t, m->picked, w, f32(b), m->picked_h, t->options.compute, M);
 }
 
-/* From the gradient of the activation's output, in t1, to that of the stream, 0 in other rows. */
+/* From the gradient of the activation's output, in t1, to that of the stream, 0 in other rows. The output has
+ * F columns. */
 static void dense_of_rows_backward(const struct pass *pass, enum activation kind, const int32_t *picked,
                                    const struct parameter *w, const struct parameter *b)
 {
@@ -98,15 +135,15 @@ static void dense_of_rows_backward(const struct pass *pass, enum activation kind
     struct tower_memory *m = t->memory;
     const struct device_ops *ops = t->device->ops;
     enum dtype e = t->options.compute;
-    int64_t M = picked_rows(t, pass->batch), D = t->model_shape.width;
+    int64_t M = picked_rows(t, pass->batch), D = t->model_shape.width, F = tower_head_width(t);
     float *rows = (float *)(void *)(m->scratch + m->region_at);
     void *t1 = m->scratch + m->t1_at, *dh = rows + M * D;
     ops->activation_backward(
         t->device,
         &(struct activation_gradient){
-            .type = e, .kind = kind, .dy = t1, .h = m->picked_h, .dh = dh, .sums = b->grad, .R = M, .F = D});
-    tower_weight_gradient(pass, dh, D, m->picked, D, w, M);
-    tower_input_gradient(pass, dh, D, w, t1, D, false, M);
+            .type = e, .kind = kind, .dy = t1, .h = m->picked_h, .dh = dh, .sums = b->grad, .R = M, .F = F});
+    tower_weight_gradient(pass, dh, F, m->picked, D, w, M);
+    tower_input_gradient(pass, dh, F, w, t1, D, false, M);
     ops->cast(t->device, t1, e, rows, DTYPE_F32, M * D);
     ops->token_embed_gradient(t->device,
                               &(struct token_embedding_gradient){.type = DTYPE_F32,
@@ -123,7 +160,7 @@ static void dense_of_rows_backward(const struct pass *pass, enum activation kind
 void encoder_head(struct tower *t, const struct batch *in)
 {
     struct tower_memory *m = t->memory;
-    int64_t M = picked_rows(t, in), D = t->model_shape.width;
+    int64_t M = picked_rows(t, in), D = tower_head_width(t);
     void *act = m->scratch + m->t1_at;
     dense_of_rows(t, in, in->picked, m->roles[ROLE_MLM_W], m->roles[ROLE_MLM_B]);
     activate(t, kind_of(t), act, M);
@@ -131,13 +168,13 @@ void encoder_head(struct tower *t, const struct batch *in)
                m->norm_rstd, M, D);
 }
 
-/* The first token of each sample: out = tanh(x W^T + b) C^T + c */
+/* The first token of each sample: out = activation(x W^T + b) C^T + c */
 void encoder_classify(struct tower *t, const struct batch *in)
 {
     struct tower_memory *m = t->memory;
     const int32_t *first = m->numbers + t->options.batch;
     dense_of_rows(t, in, first, m->roles[ROLE_POOLER_W], m->roles[ROLE_POOLER_B]);
-    activate(t, ACTIVATION_TANH, m->pooled, in->count);
+    activate(t, pooler_of(t), m->pooled, in->count);
     tower_linear(t, m->pooled, m->roles[ROLE_HEAD_W], f32(m->roles[ROLE_HEAD_B]), t->out, DTYPE_F32,
                  in->count);
 }
@@ -152,15 +189,20 @@ void encoder_classify_backward(const struct pass *pass)
     tower_linear_backward(pass, dy, m->pooled, m->roles[ROLE_HEAD_W], m->roles[ROLE_HEAD_B],
                           t->options.frozen_end ? NULL : m->scratch + m->t1_at, count);
     if (!t->options.frozen_end)
-        dense_of_rows_backward(pass, ACTIVATION_TANH, m->numbers + t->options.batch, m->roles[ROLE_POOLER_W],
+        dense_of_rows_backward(pass, pooler_of(t), m->numbers + t->options.batch, m->roles[ROLE_POOLER_W],
                                m->roles[ROLE_POOLER_B]);
 }
 
-/* Region: the rows in F32, then the gradient of the activation's input. */
+/* Region: the rows in F32, then the gradient of the activation's input; or all of the embedding and the
+ * gradient of its projection's input. */
 size_t encoder_scratch(const struct tower *t)
 {
-    size_t values = (size_t)(t->options.batch * t->out_rows * t->model_shape.width);
-    return tower_picks_rows(t) ? values * (sizeof(float) + dtype_bytes(t->options.compute)) : 0;
+    size_t rows = (size_t)(t->options.batch * t->out_rows), all = (size_t)(t->options.batch * t->tokens),
+           D = (size_t)t->model_shape.width, H = (size_t)tower_head_width(t), f = sizeof(float),
+           E = (size_t)model_shape_embedding(&t->model_shape), e = dtype_bytes(t->options.compute),
+           head = tower_picks_rows(t) ? rows * (D * f + H * e) : 0,
+           embedding = t->memory->roles[ROLE_EMBED_W] ? all * E * (f + e) : 0;
+    return head > embedding ? head : embedding;
 }
 
 void encoder_head_backward(const struct pass *pass)
@@ -169,7 +211,7 @@ void encoder_head_backward(const struct pass *pass)
     struct tower_memory *m = t->memory;
     const struct parameter *norm = m->roles[ROLE_MLM_NORM_W];
     enum dtype e = t->options.compute;
-    int64_t M = picked_rows(t, pass->batch), D = t->model_shape.width;
+    int64_t M = picked_rows(t, pass->batch), D = tower_head_width(t);
     float *stream = tower_stream(t);
     void *t1 = m->scratch + m->t1_at;
     language_loss_backward(pass);

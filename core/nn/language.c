@@ -49,29 +49,36 @@ void language_embed(struct tower *t, const struct batch *in)
 }
 
 /* The table's gradient adds to that of the head if they are one matrix, or to an earlier micro-batch. */
-void language_embed_backward(const struct pass *pass)
+void language_table_backward(const struct pass *pass, const float *dx)
 {
     struct tower *t = pass->tower;
     const struct model_shape *g = &t->model_shape;
     const struct parameter *positions = t->memory->roles[ROLE_POS];
+    int64_t E = model_shape_embedding(g), before = t->family->first_position * E;
     for (int i = 0; i < tower_own_slices(t); i++) {
         const struct parameter *table = own_slice(t, t->memory->roles[ROLE_TOKENS], i);
         t->device->ops->token_embed_gradient(
-            t->device,
-            &(struct token_embedding_gradient){.type = table->grad_type,
-                                               .tokens = pass->batch->input,
-                                               .order = pass->batch->order,
-                                               .begins = pass->batch->begins,
-                                               .dx = tower_stream(t),
-                                               .dtable = table->grad,
-                                               .dpositions = positions && i == 0 ? positions->grad : NULL,
-                                               .R = pass->batch->count * t->tokens,
-                                               .N = t->tokens,
-                                               .D = g->width,
-                                               .first = slice_first_token(t, table),
-                                               .rows = table->shape[0],
-                                               .add = !pass->first || tower_tied(t)});
+            t->device, &(struct token_embedding_gradient){.type = table->grad_type,
+                                                          .tokens = pass->batch->input,
+                                                          .order = pass->batch->order,
+                                                          .begins = pass->batch->begins,
+                                                          .dx = dx,
+                                                          .dtable = table->grad,
+                                                          .dpositions = positions && i == 0
+                                                                            ? (float *)positions->grad + before
+                                                                            : NULL,
+                                                          .R = pass->batch->count * t->tokens,
+                                                          .N = t->tokens,
+                                                          .D = E,
+                                                          .first = slice_first_token(t, table),
+                                                          .rows = table->shape[0],
+                                                          .add = !pass->first || tower_tied(t)});
     }
+}
+
+void language_embed_backward(const struct pass *pass)
+{
+    language_table_backward(pass, tower_stream(pass->tower));
 }
 
 /* The last norm; its output stays for the loss. */
@@ -124,7 +131,7 @@ static struct lm_loss language_loss(struct tower *t, const struct batch *in)
                             .smoothing = in->smoothing,
                             .sums = in->sums,
                             .R = in->count * t->out_rows,
-                            .D = t->model_shape.width,
+                            .D = tower_head_width(t),
                             .V = t->model_shape.vocabulary,
                             .scratch = t->memory->scratch + t->memory->region_at};
 }
@@ -176,7 +183,7 @@ void language_head_backward(const struct pass *pass)
 void tower_logits(struct tower *t, const int64_t *rows, int64_t count, float *logits)
 {
     const struct parameter *w = language_matrix(t);
-    int64_t D = t->model_shape.width, V = t->model_shape.vocabulary;
+    int64_t D = tower_head_width(t), V = t->model_shape.vocabulary;
     size_t row = (size_t)D * dtype_bytes(t->options.compute);
     assert(t->owns_loss && tower_slices(t) == 1);
     for (int64_t i = 0; i < count; i++)

@@ -71,7 +71,7 @@ struct tower_memory {
     /* The stream is stored as xhat of the norm that reads it, in fp16 or F32 (operations.h), or post-norm in
      * the compute type. A frozen tower stores only the input of the current block. */
     enum dtype stored;
-    void *tokens; /* stored (R, D) input of the norm before the blocks, else NULL */
+    void *tokens; /* stored (R, D), an encoder's (R, E): input of the norm before the blocks; or NULL */
     float *pre_mean, *pre_rstd;
     void **x;                       /* (depth) of stored (R, D): input of each block */
     struct block_activations *kept; /* (depth) with RECOMPUTE_NONE, otherwise all equal except the moments */
@@ -81,16 +81,18 @@ struct tower_memory {
     void *norm_hat;          /* norm_type (B*out_rows, D) of the final norm; NULL: frozen, or no norm */
     bool pooled_apart;       /* false: pooled is the output */
     enum dtype pooled_type;  /* t; F32 where it is the output */
-    void *pooled;            /* pooled_type (B*out_rows, D) after the final norm */
+    void *pooled;            /* pooled_type (B*out_rows, D or head_width) after the final norm */
     void *projected;         /* t (B*out_rows, O): input of the distillation head, when projected */
-    void *picked, *picked_h; /* t (B*out_rows, D): input of an encoder's head, and of its activation */
+    void *picked, *picked_h; /* t (B*out_rows, D), (B*out_rows, head_width): input of an encoder's head, and
+                                of its activation */
+    void *embedded;          /* t (R, E) with ROLE_EMBED_W: its input */
     int32_t *numbers;        /* (2, B*out_rows) of an encoder: from 0 on; the first token of each sample */
     int32_t *types;          /* (N) token types: 0, with ROLE_TYPES; pos then has the sum of the first type */
     void *ones;              /* t (B*out_rows) of 1, with ROLE_LM_BIAS */
-    float *pos;              /* (1 + P, D), classless (P, D): resized position embedding, if it is resized */
-    float *dpos;             /* its gradient */
-    float *resize;           /* (1 + P, 1+pos_grid^2), classless (P, pos_grid^2) */
-    float *rotation;         /* (rotated, 2, dh/2) cosines and sines, if queries and keys are rotated */
+    float *pos;      /* (1 + P, D), classless (P, D): resized position embedding, if it is resized; (N, E) */
+    float *dpos;     /* its gradient */
+    float *resize;   /* (1 + P, 1+pos_grid^2), classless (P, pos_grid^2) */
+    float *rotation; /* (rotated, 2, dh/2) cosines and sines, if queries and keys are rotated */
     struct attn_pool_activations attn_pool;
     float *mean; /* (B, D) averaged tokens, with any POOL_AVG... */
 
@@ -299,6 +301,8 @@ void language_embed(struct tower *tower, const struct batch *batch);
 void language_head(struct tower *tower, const struct batch *batch);
 void language_head_backward(const struct pass *pass);
 void language_embed_backward(const struct pass *pass);
+/* Adds the gradients of the token table and of the positions, from dx (R, E) of the embedding. */
+void language_table_backward(const struct pass *pass, const float *dx);
 /* Computes the loss of the normalized rows in memory->pooled, and the gradients of the head's matrix and of
  * dx, at the beginning of the stream. */
 void language_loss_backward(const struct pass *pass);
@@ -338,6 +342,12 @@ static inline bool tower_tied(const struct tower *tower)
 static inline bool tower_post_norm(const struct tower *tower)
 {
     return tower->model_shape.norms == POST_NORM;
+}
+/* Columns of the rows that a language model's logits, or a classifier's, are computed from. */
+static inline int64_t tower_head_width(const struct tower *tower)
+{
+    return tower->owns_loss ? model_shape_embedding(&tower->model_shape)
+                            : model_shape_pooled(&tower->model_shape);
 }
 /* The head computes some rows of the stream. */
 static inline bool tower_picks_rows(const struct tower *tower)

@@ -95,7 +95,8 @@ static void explain_ends(const struct tower *t, tower_tensor report, void *conte
     bool frozen = o->gradients == GRADIENTS_NONE;
     size_t B = (size_t)o->batch, D = (size_t)g->width, e = dtype_bytes(o->compute), f = sizeof(float),
            rows = B * (size_t)t->out_rows, normed = (size_t)tower_normed_rows(t),
-           pooled = (size_t)model_shape_pooled(g), out = t->owns_loss ? 0 : (size_t)t->out_width,
+           pooled = (size_t)tower_head_width(t), E = (size_t)model_shape_embedding(g),
+           out = t->owns_loss ? 0 : (size_t)t->out_width,
            kept = t->resized ? (size_t)model_shape_position_rows(g, g->image / g->patch) : 0,
            stored = t->resized ? (size_t)model_shape_position_rows(g, g->pos_grid) : 0,
            slots = (size_t)o->slots, ends = frozen ? 1 : slots;
@@ -113,10 +114,13 @@ static void explain_ends(const struct tower *t, tower_tensor report, void *conte
                    ends * (t->memory->roles[ROLE_HEAD_W] ? (size_t)g->out * e : 0) + slots * out * f));
     if (tower_picks_rows(t))
         report(context, o->activations_class, "rows of the head",
-               rows * (ends * 2 * D * e + 2 * sizeof(int32_t) + e));
+               rows * (ends * (D + pooled) * e + 2 * sizeof(int32_t) + e));
+    if (t->memory->roles[ROLE_EMBED_W])
+        report(context, o->activations_class, "embedding before its projection",
+               ends * B * (size_t)t->tokens * E * e);
     if (t->memory->roles[ROLE_TYPES])
         report(context, o->activations_class, "positions and the first token type",
-               (size_t)t->tokens * (D * f + sizeof(int32_t)));
+               (size_t)t->tokens * (E * f + sizeof(int32_t)));
     if (tower_averages_first(t) || tower_averages_last(t))
         report(context, o->activations_class, "mean of the tokens", ends * B * D * f);
     if (tower_pools_by_attention(t))

@@ -1,20 +1,41 @@
-/* BertForMaskedLM against transformers: loss, accuracy, logits, every gradient, six steps of
- * torch.optim.AdamW (tests/make/bert.py), whole samples and padded ones. Also the forms of the model among
- * each other: recomputation, parts of the logits, micro-batches, packed documents. On a card:
- * MEOPT_TEST_DEVICE=hip:0. */
+/* BertForMaskedLM and those of its kin (DistilBERT, RoBERTa, ELECTRA) against transformers: loss, accuracy,
+ * logits, every gradient, six steps of torch.optim.AdamW (tests/make/bert.py), whole samples and padded ones.
+ * Also the forms of the model among each other: recomputation, parts of the logits, micro-batches, packed
+ * documents. On a card: MEOPT_TEST_DEVICE=hip:0. */
 #include "tests/golden/language_subject.h"
 
 #include <unistd.h>
 
 static const struct golden_model bert = {
     .folder = "bert", .masked = true, .parts = 4, .slabs = 1, .on_card = {"padded"}};
+static const struct golden_model encoders = {
+    .folder = "encoders", .masked = true, .parts = 4, .slabs = 1, .on_card = {"generator"}};
 
-GOLDEN_TEST(models_equal_transformers) { each_of(&bert, equals_original); }
-GOLDEN_TEST(bf16_is_as_near_as_pytorch_s) { each_of(&bert, equals_in_bf16); }
-GOLDEN_TEST(other_forms_equal_the_plain_one) { each_of(&bert, forms_agree); }
-GOLDEN_TEST(packed_documents_equal_separate_ones) { each_of(&bert, packed_equals_separate); }
-GOLDEN_TEST(gradient_is_that_of_the_loss) { check_slope("bert", 1e-3); }
-GOLDEN_TEST(evaluation_is_the_training_loss) { check_evaluation("padded"); }
+/* Runs a form of the test with every model. */
+static void each_encoder(void (*check)(const char *dir))
+{
+    each_of(&bert, check);
+    each_of(&encoders, check);
+}
+
+GOLDEN_TEST(models_equal_transformers) { each_encoder(equals_original); }
+GOLDEN_TEST(bf16_is_as_near_as_pytorch_s) { each_encoder(equals_in_bf16); }
+GOLDEN_TEST(other_forms_equal_the_plain_one) { each_encoder(forms_agree); }
+GOLDEN_TEST(packed_documents_equal_separate_ones) { each_encoder(packed_equals_separate); }
+GOLDEN_TEST(gradient_is_that_of_the_loss)
+{
+    model = &encoders;
+    check_slope("electra", 1e-3);
+    model = &bert;
+    check_slope("bert", 1e-3);
+}
+GOLDEN_TEST(evaluation_is_the_training_loss)
+{
+    model = &encoders;
+    check_evaluation("roberta");
+    model = &bert;
+    check_evaluation("padded");
+}
 
 /* Files that began with TensorFlow's have gamma and beta in the names of norms; BertForPreTraining has a
  * pooler, the prediction of the next sentence, and copies of the table and the bias. */
@@ -78,7 +99,7 @@ static void old_files_have_the_same_weights(void **state)
     unlink(path);
 }
 
-/* ---- BertForSequenceClassification ---- */
+/* ---- ...ForSequenceClassification ---- */
 
 /* Computes loss and gradients, and returns the loss. */
 static double classifier_run(struct subject *s, double *correct)
@@ -123,7 +144,18 @@ static const struct golden_model classifier = {.folder = "bert_classify",
                                                .run = classifier_run,
                                                .logits = classifier_logits};
 
-GOLDEN_TEST(classifiers_equal_transformers) { each_of(&classifier, equals_original); }
+static const struct golden_model classifiers = {.folder = "encoders_classify",
+                                                .masked = true,
+                                                .classes = 5,
+                                                .on_card = {"distilbert"},
+                                                .run = classifier_run,
+                                                .logits = classifier_logits};
+
+GOLDEN_TEST(classifiers_equal_transformers)
+{
+    each_of(&classifier, equals_original);
+    each_of(&classifiers, equals_original);
+}
 
 int main(void)
 {

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Golden data of tests/golden/golden_bert.c: tests/data/bert/NAME.
+"""Golden data of tests/golden/golden_bert.c: tests/data/bert/NAME, tests/data/encoders/NAME, and classifiers in tests/data/*_classify/NAME.
 
-    env/bin/python tests/make/bert.py tests/data/bert [NAME ...]
+    env/bin/python tests/make/bert.py tests/data [FOLDER/NAME ...]
 
-As tests/make/language.py, for BertForMaskedLM: tokens, and labels at ROWS tokens of each sample (-1: none).
-`padded` has samples of 24, 17 and 9 tokens, whose attention_mask ends there: `ends` has their lengths. `classes` is a
-BertForSequenceClassification, in tests/data/bert_classify/bert.
+As tests/make/language.py, for ...ForMaskedLM: tokens, and labels at ROWS tokens of each sample (-1: none). Most have samples of
+24, 17 and 9 tokens, whose attention_mask ends there: `ends` has their lengths. Classifiers are ...ForSequenceClassification.
 Requires tests/tools/requirements.txt.
 """
 import copy
@@ -29,7 +28,7 @@ def bf16_errors(model, inputs, labels, loss, reference):
     found.backward()
     errors = []
     for (name, p), q in zip(narrow.named_parameters(), reference.parameters()):
-        if name.endswith("key.bias"):  # has no gradient
+        if name.endswith(("key.bias", "k_lin.bias")):  # has no gradient
             continue
         errors.append(((p.grad.double() - q.data).norm() / q.data.norm()).item())
     errors.sort()
@@ -42,17 +41,33 @@ def adamw_of(model):
     return torch.optim.AdamW(groups, lr=LR, betas=(0.9, 0.95), eps=1e-8)
 
 
-def make(name, lengths, root):
+def config_of(kind, **more):
+    """kind: the name of the class without its end; sizes of its own, where it has other names for them."""
+    sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, hidden_dropout_prob=0,
+                 attention_probs_dropout_prob=0, max_position_embeddings=32)
+    if kind == "DistilBert":
+        sizes = dict(dim=32, n_layers=2, n_heads=4, hidden_dim=48, dropout=0, attention_dropout=0, seq_classif_dropout=0,
+                     max_position_embeddings=32)
+    if kind == "Roberta":
+        more = dict(type_vocab_size=1, layer_norm_eps=1e-5) | more
+        sizes["max_position_embeddings"] = 34
+    return getattr(transformers, kind + "Config")(vocab_size=VOCABULARY, attn_implementation="eager", **sizes, **more)
+
+
+def tokens_of(kind):
+    """BERT's kin give the padding's number no gradient, and RoBERTa no position."""
+    return torch.randint(0 if kind == "Bert" else 4, VOCABULARY, (BATCH, CONTEXT), dtype=torch.int32)
+
+
+def make(path, lengths, kind, root, **config):
+    name, directory = os.path.basename(path), os.path.join(root, path)
     torch.manual_seed(1)
-    model = transformers.BertForMaskedLM(transformers.BertConfig(
-        vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
-        max_position_embeddings=32, hidden_dropout_prob=0, attention_probs_dropout_prob=0, attn_implementation="eager"))
+    model = getattr(transformers, kind + "ForMaskedLM")(config_of(kind, **config))
     redraw(model, seed=sum(map(ord, name)))
     model.eval()
-    directory = os.path.join(root, name)
     os.makedirs(directory, exist_ok=True)
     state = state_of(model, directory)
-    tokens = torch.randint(0, VOCABULARY, (BATCH, CONTEXT), dtype=torch.int32)
+    tokens = tokens_of(kind)
     tokens[:, 5:9] = tokens[:, 1:5]
     labels = torch.full_like(tokens, -1)
     mask = torch.zeros_like(tokens)
@@ -86,17 +101,16 @@ def make(name, lengths, root):
     print(name, sum(p.numel() for p in model.parameters()), losses[0], losses[-1], golden["bf16"].tolist())
 
 
-def make_classifier(root):
-    """BertForSequenceClassification: tokens, classes, the logits and gradients of the first step, the losses of all."""
+def make_classifier(path, kind, root, **config):
+    """Tokens, classes, the logits and gradients of the first step, the losses of all."""
+    root = os.path.join(root, path)
     torch.manual_seed(2)
-    model = transformers.BertForSequenceClassification(transformers.BertConfig(
-        vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, num_labels=5,
-        max_position_embeddings=32, hidden_dropout_prob=0, attention_probs_dropout_prob=0, attn_implementation="eager"))
-    redraw(model, seed=7)
+    model = getattr(transformers, kind + "ForSequenceClassification")(config_of(kind, num_labels=5, **config))
+    redraw(model, seed=7 if kind == "Bert" else sum(map(ord, path)))
     model.eval()
     os.makedirs(root, exist_ok=True)
     files = {"model": state_of(model, root)}
-    tokens = torch.randint(0, VOCABULARY, (BATCH, CONTEXT), dtype=torch.int32)
+    tokens = tokens_of(kind)
     lengths, labels = torch.tensor([24, 17, 9]), torch.tensor([4, 0, 2], dtype=torch.int32)
     model.double()
     optimizer = adamw_of(model)
@@ -118,12 +132,18 @@ def make_classifier(root):
         save_file({k: v.contiguous() for k, v in tensors.items()}, os.path.join(root, file + ".safetensors"))
 
 
-CASES = {"bert": (24, 24, 24), "padded": (24, 17, 9)}
+ALL, ENDS = (24, 24, 24), (24, 17, 9)
+CASES = {"bert/bert": (ALL, "Bert", {}), "bert/padded": (ENDS, "Bert", {}), "encoders/distilbert": (ENDS, "DistilBert", {}),
+         "encoders/roberta": (ENDS, "Roberta", {}), "encoders/electra": (ENDS, "Electra", dict(embedding_size=16)),
+         "encoders/generator": (ENDS, "Electra", dict(embedding_size=48)),  # of base and large: wider than the blocks
+         "bert_classify/bert": (None, "Bert", {}), "encoders_classify/distilbert": (None, "DistilBert", {}),
+         "encoders_classify/roberta": (None, "Roberta", {}), "encoders_classify/electra": (None, "Electra", dict(embedding_size=16))}
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    for case in sys.argv[2:] or [*CASES, "classes"]:
-        if case in CASES:
-            make(case, CASES[case], sys.argv[1])
+    for case in sys.argv[2:] or CASES:
+        lengths, kind, config = CASES[case]
+        if lengths:
+            make(case, lengths, kind, sys.argv[1], **config)
         else:
-            make_classifier(os.path.join(os.path.dirname(sys.argv[1].rstrip("/")), "bert_classify", "bert"))
+            make_classifier(case, kind, sys.argv[1], **config)

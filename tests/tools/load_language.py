@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
-TOKENS = torch.tensor([[3, 79, 0, 41, 41, 7, 12, 60, 33, 5, 18, 2, 77, 64, 9, 50, 31, 22, 1, 3]])
+TOKENS = torch.tensor([[3, 79, 0, 41, 41, 7, 12, 60, 33, 5, 18, 2, 77, 64, 9, 50, 31, 22, 8, 3]])  # without RoBERTa's padding, 1
 
 
 def norm(x, w, b, eps):
@@ -75,25 +75,44 @@ def logits(t, c, rope):
     return x @ t.get("lm_head.weight", table).T
 
 
+ENCODERS = {
+    "bert": ("bert.", "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"),
+    "distilbert": ("distilbert.", "vocab_transform", "vocab_layer_norm", "vocab_projector.bias"),
+    "roberta": ("roberta.", "lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
+    "electra": ("electra.", "generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head.bias"),
+}
+
+
 def masked_logits(t, c):
-    """BERT's, likewise."""
-    functional, n, eps = torch.nn.functional, TOKENS.shape[1], c["layer_norm_eps"]
+    """An encoder's, likewise."""
+    functional, n, eps, kind = torch.nn.functional, TOKENS.shape[1], c.get("layer_norm_eps", 1e-12), c["model_type"]
     linear = lambda x, name: functional.linear(x, t[name + ".weight"], t[name + ".bias"])
     ended = lambda x, name: norm(x, t[name + ".weight"], t[name + ".bias"], eps)
-    act = lambda x: functional.gelu(x, approximate="tanh" if c["hidden_act"] == "gelu_new" else "none")
-    table, at = t["bert.embeddings.word_embeddings.weight"], "bert.embeddings."
-    x = table[TOKENS[0]] + t[at + "position_embeddings.weight"][:n] + t[at + "token_type_embeddings.weight"][0]
+    gelu = lambda x, tanh: functional.gelu(x, approximate="tanh" if tanh else "none")
+    other = kind == "distilbert"
+    tanh = c["activation" if other else "hidden_act"] == "gelu_new"
+    prefix, dense, last, bias = ENCODERS[kind]
+    blocks, names = (("transformer.layer.{}.", ("attention.qkv", "attention.out_lin", "sa_layer_norm", "ffn.lin1", "ffn.lin2", "output_layer_norm"))
+                     if other else
+                     ("encoder.layer.{}.", ("attention.self.qkv", "attention.output.dense", "attention.output.LayerNorm", "intermediate.dense",
+                                            "output.dense", "output.LayerNorm")))
+    at = prefix + "embeddings."
+    table, first = t[at + "word_embeddings.weight"], 2 if kind == "roberta" else 0
+    x = table[TOKENS[0]] + t[at + "position_embeddings.weight"][first:][:n]
+    if not other:
+        x = x + t[at + "token_type_embeddings.weight"][0]
     x = ended(x, at + "LayerNorm")
-    heads = c["num_attention_heads"]
-    for block in range(c["num_hidden_layers"]):
-        at = f"bert.encoder.layer.{block}."
-        q, k, v = linear(x, at + "attention.self.qkv").view(n, 3, heads, -1).permute(1, 2, 0, 3)
+    if prefix + "embeddings_project.weight" in t:
+        x = linear(x, prefix + "embeddings_project")
+    heads = c["n_heads" if other else "num_attention_heads"]
+    for block in range(c["n_layers" if other else "num_hidden_layers"]):
+        qkv, proj, norm1, fc1, fc2, norm2 = (prefix + blocks.format(block) + name for name in names)
+        q, k, v = linear(x, qkv).view(n, 3, heads, -1).permute(1, 2, 0, 3)
         a = (q @ k.transpose(1, 2) / math.sqrt(q.shape[-1])).softmax(-1) @ v
-        x = ended(x + linear(a.transpose(0, 1).reshape(n, -1), at + "attention.output.dense"), at + "attention.output.LayerNorm")
-        y = act(linear(x, at + "intermediate.dense"))
-        x = ended(x + linear(y, at + "output.dense"), at + "output.LayerNorm")
-    x = ended(act(linear(x, "cls.predictions.transform.dense")), "cls.predictions.transform.LayerNorm")
-    return x @ table.T + t["cls.predictions.bias"]
+        x = ended(x + linear(a.transpose(0, 1).reshape(n, -1), proj), norm1)
+        x = ended(x + linear(gelu(linear(x, fc1), tanh), fc2), norm2)
+    x = ended(gelu(linear(x, dense), tanh and kind in ("bert", "distilbert")), last)
+    return x @ table.T + t[bias]
 
 
 for name in sorted(os.listdir(sys.argv[1])):
@@ -101,8 +120,8 @@ for name in sorted(os.listdir(sys.argv[1])):
     if not os.path.isdir(path) or not os.path.exists(path + ".safetensors"):
         continue
     config = json.load(open(os.path.join(path, "config.json")))
-    bert = config["model_type"] == "bert"
-    model, info = (AutoModelForMaskedLM if bert else AutoModelForCausalLM).from_pretrained(
+    encoder = config["model_type"] in ENCODERS
+    model, info = (AutoModelForMaskedLM if encoder else AutoModelForCausalLM).from_pretrained(
         path, output_loading_info=True, dtype=torch.float32, attn_implementation="eager"
     )
     model.eval()
@@ -114,7 +133,7 @@ for name in sorted(os.listdir(sys.argv[1])):
     with torch.no_grad():
         out = model(TOKENS).logits[0]
         tensors = load_file(path + ".safetensors")
-        own = masked_logits(tensors, config) if bert else logits(tensors, config, rope)
+        own = masked_logits(tensors, config) if encoder else logits(tensors, config, rope)
     worst = (out - own).abs().max().item()
     print(f"{name}: {type(model).__name__}, largest difference {worst:.2g}")
     assert worst < 1e-4 * max(1, own.abs().max().item()), name

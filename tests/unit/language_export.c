@@ -54,6 +54,22 @@ static const struct {
       .rope = {1000000, ROPE_LINEAR, 2, 0, 0, 0, 0}}},
     {"bert", {SIZES, .family = FAMILY_BERT, .tied = true}},
     {"bert-gelu_new", {SIZES, .family = FAMILY_BERT, .tied = true, .ffn = 1 + ACTIVATION_GELU_TANH}},
+    {"bert-one-type", {SIZES, .family = FAMILY_BERT, .tied = true, .types = 1}},
+    {"distilbert",
+     {.vocabulary = 80,
+      .positions = 64,
+      .width = 64,
+      .depth = 2,
+      .heads = 8,
+      .hidden = 96,
+      .norm_eps = 1e-12f,
+      .family = FAMILY_DISTILBERT,
+      .tied = true}},
+    {"roberta", {SIZES, .family = FAMILY_ROBERTA, .tied = true}},
+    {"electra", {SIZES, .family = FAMILY_ELECTRA, .tied = true}},
+    {"electra-narrow", {SIZES, .family = FAMILY_ELECTRA, .tied = true, .embedding = 24}},
+    {"electra-wide",
+     {SIZES, .family = FAMILY_ELECTRA, .tied = true, .embedding = 96, .ffn = 1 + ACTIVATION_GELU_TANH}},
 };
 
 /* Writes a checkpoint of meopt with values that differ, small enough for a forward pass. */

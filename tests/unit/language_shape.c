@@ -27,14 +27,17 @@ static void presets_have_the_published_parameters(void **state)
         const char *name;
         int64_t count;
     } published[] = {
-        {"gpt2_small", 124439808},   {"gpt2_medium", 354823168},   {"gpt2_large", 774030080},
-        {"gpt2_xl", 1557611200},     {"gpt_1_3b", 1313722368},     {"tinyllama_1_1b", 1100048384},
-        {"llama2_7b", 6738415616},   {"llama3_8b", 8030261248},    {"llama3_1_8b", 8030261248},
-        {"llama3_2_1b", 1235814400}, {"llama3_2_3b", 3212749824},  {"mistral_7b", 7241732096},
-        {"qwen2_5_0_5b", 494032768}, {"qwen2_5_1_5b", 1543714304}, {"qwen2_5_3b", 3085938688},
-        {"qwen2_5_7b", 7615616512},  {"qwen3_0_6b", 596049920},    {"qwen3_1_7b", 1720574976},
-        {"qwen3_4b", 4022468096},    {"qwen3_8b", 8190735360},     {"smollm_135m", 134515008},
-        {"smollm_360m", 361821120},  {"bert_base", 109514298},     {"bert_large", 335174458},
+        {"gpt2_small", 124439808},       {"gpt2_medium", 354823168},       {"gpt2_large", 774030080},
+        {"gpt2_xl", 1557611200},         {"gpt_1_3b", 1313722368},         {"tinyllama_1_1b", 1100048384},
+        {"llama2_7b", 6738415616},       {"llama3_8b", 8030261248},        {"llama3_1_8b", 8030261248},
+        {"llama3_2_1b", 1235814400},     {"llama3_2_3b", 3212749824},      {"mistral_7b", 7241732096},
+        {"qwen2_5_0_5b", 494032768},     {"qwen2_5_1_5b", 1543714304},     {"qwen2_5_3b", 3085938688},
+        {"qwen2_5_7b", 7615616512},      {"qwen3_0_6b", 596049920},        {"qwen3_1_7b", 1720574976},
+        {"qwen3_4b", 4022468096},        {"qwen3_8b", 8190735360},         {"smollm_135m", 134515008},
+        {"smollm_360m", 361821120},      {"bert_base", 109514298},         {"bert_large", 335174458},
+        {"distilbert_base", 66985530},   {"roberta_base", 124697433},      {"roberta_large", 355412057},
+        {"xlm_roberta_base", 278295186}, {"xlm_roberta_large", 560142482}, {"electra_small", 13546682},
+        {"electra_base", 109514298},     {"electra_large", 335174458},
     };
     for (size_t i = 0; i < sizeof published / sizeof *published; i++) {
         struct model_shape g = shape_of(published[i].name);
