@@ -134,18 +134,17 @@
     [ROLE_QKV_B] = "attention.q_lin.bias|attention.k_lin.bias|attention.v_lin.bias"
 
 /* BERT and its kin: files that began with TensorFlow's have other names of norms; meopt writes one matrix of
- * queries, keys and values. mlm: the norm of the head. */
+ * queries, keys and values. mlm_w, mlm_b: the norm of the head there; NULL: the usual name. */
 #define HF_ENCODER_PROBES(p)                                                                                 \
     p "embeddings.word_embeddings.weight", p "encoder.layer.0.attention.self.query.weight"
-#define HF_ENCODER(number, p, mlm, ...)                                                                      \
+#define HF_ENCODER(number, p, mlm_w, mlm_b, ...)                                                             \
     {.family = FAMILY_##number,                                                                              \
      .probes = {HF_ENCODER_PROBES(p), p "embeddings.LayerNorm.gamma"},                                       \
      .keys =                                                                                                 \
          {HF_BERT_ATTENTION, [ROLE_PRE_W] = p "embeddings.LayerNorm.gamma",                                  \
           [ROLE_PRE_B] = p "embeddings.LayerNorm.beta", [ROLE_NORM1_W] = "attention.output.LayerNorm.gamma", \
           [ROLE_NORM1_B] = "attention.output.LayerNorm.beta", [ROLE_NORM2_W] = "output.LayerNorm.gamma",     \
-          [ROLE_NORM2_B] = "output.LayerNorm.beta", [ROLE_MLM_NORM_W] = mlm ".gamma",                        \
-          [ROLE_MLM_NORM_B] = mlm ".beta"}},                                                                 \
+          [ROLE_NORM2_B] = "output.LayerNorm.beta", [ROLE_MLM_NORM_W] = mlm_w, [ROLE_MLM_NORM_B] = mlm_b}},  \
         {.family = FAMILY_##number,                                                                          \
          .probes = {HF_ENCODER_PROBES(p)},                                                                   \
          .keys = {HF_BERT_ATTENTION},                                                                        \
@@ -443,10 +442,11 @@ const struct key_mapping key_mappings[] = {
     {.family = FAMILY_LLAMA,
      .probes = {"model.embed_tokens.weight", "model.layers.0.self_attn.qkv_proj.weight"}},
     /* transformers: ...ForMaskedLM, ...ForPreTraining, ...ForSequenceClassification */
-    HF_ENCODER(BERT, "bert.", "cls.predictions.transform.LayerNorm", .classifier_as = "classifier."),
-    HF_ENCODER(ROBERTA, "roberta.", "lm_head.layer_norm", .classifier_as = "classifier.out_proj."),
-    HF_ENCODER(ELECTRA, "electra.", "generator_predictions.LayerNorm",
-               .classifier_as = "classifier.out_proj."),
+    HF_ENCODER(BERT, "bert.", "cls.predictions.transform.LayerNorm.gamma",
+               "cls.predictions.transform.LayerNorm.beta", .classifier_as = "classifier."),
+    HF_ENCODER(ROBERTA, "roberta.", NULL, NULL, .classifier_as = "classifier.out_proj."),
+    HF_ENCODER(ELECTRA, "electra.", "generator_predictions.LayerNorm.gamma",
+               "generator_predictions.LayerNorm.beta", .classifier_as = "classifier.out_proj."),
     {.family = FAMILY_DISTILBERT,
      .probes = {"distilbert.embeddings.word_embeddings.weight",
                 "distilbert.transformer.layer.0.attention.q_lin.weight"},

@@ -30,7 +30,7 @@ static int settle_size(struct model_shape *g, enum fact fact, int64_t found, con
 }
 
 static const char supported[] =
-    "supported: towers of EVA-CLIP, OpenCLIP, DINOv2, DINOv3 and SigLIP; GPT-2, Llama and BERT";
+    "supported: towers of EVA-CLIP, OpenCLIP, DINOv2, DINOv3 and SigLIP; GPT-2, the kin of Llama and of BERT";
 
 /* Refuses the tensors' names of a type of language model that is supported: quantized, or under a prefix. */
 static int refuse_names(const struct language_config *config, const struct weights *weights,

@@ -21,3 +21,7 @@ mkdir "$work/members"
 # each causal language model of the library
 mkdir "$work/decoders"
 (cd "$work/decoders" && "$python" "$MEOPT_SOURCE/tests/tools/decoders.py") >"$work/out" 2>&1 || fail "$(tail -20 "$work/out")"
+# BERT and its kin, in and out
+mkdir "$work/encoders"
+(cd "$work/encoders" && "$python" "$MEOPT_SOURCE/tests/tools/encoders.py") >"$work/out" 2>&1 || fail "$(tail -20 "$work/out")"
+[ "$(grep -c 'export equal' "$work/out")" = 8 ] || fail "fewer encoders than made: $(cat "$work/out")"

@@ -5,12 +5,14 @@
 
 import json
 import os
+import random
 import shutil
 import subprocess
 
 import torch
 import transformers as hf
 
+NAMES, WORDS = ["bad", "good", "other"], "light land gold bread father sin earth wind fire dust men sons daughters and the of in".split()
 SIZES = dict(
     hidden_size=64, num_hidden_layers=2, num_attention_heads=8, num_key_value_heads=2, intermediate_size=96,
     vocab_size=80, max_position_embeddings=128, initializer_range=0.2,
@@ -21,6 +23,16 @@ CONFIGS = {
     "mistral": hf.MistralConfig(**SIZES, sliding_window=7),
     "qwen2": hf.Qwen2Config(**SIZES),
     "qwen3": hf.Qwen3Config(**SIZES, head_dim=16),
+}
+ENCODER = dict(
+    hidden_size=64, num_hidden_layers=2, num_attention_heads=8, intermediate_size=96, vocab_size=900, max_position_embeddings=64,
+    initializer_range=0.2, num_labels=3, id2label=dict(enumerate(NAMES)), label2id={n: i for i, n in enumerate(NAMES)},
+)
+ENCODERS = {
+    "bert": hf.BertConfig(**ENCODER),
+    "distilbert": hf.DistilBertConfig(**{k: v for k, v in ENCODER.items() if k != "intermediate_size"}, hidden_dim=96),
+    "roberta": hf.RobertaConfig(**ENCODER, type_vocab_size=1),
+    "electra": hf.ElectraConfig(**ENCODER, embedding_size=48),
 }
 ROPES = [
     {"rope_type": "linear", "factor": 2.0},
@@ -57,6 +69,11 @@ FOREIGN = {
     "vocab_size": [81], "pretraining_tp": [2], "attention_dropout": [0.1], "resid_pdrop": [0.3], "attn_pdrop": [0.3],
     "quantization_config": [{"quant_method": "gptq", "bits": 4}], "compression_config": [{"format": "int"}], "num_local_experts": [4],
     "use_cache": [False], "initializer_range": [0.3], "torch_dtype": ["bfloat16"], "bos_token_id": [3], "unsloth_version": ["2026.1"],
+    "position_embedding_type": ["relative_key", "relative_key_query"], "embedding_size": [32, 64], "type_vocab_size": [1, 2, 3],
+    "chunk_size_feed_forward": [8], "sinusoidal_pos_embds": [True], "tie_weights_": [False], "dim": [32], "n_heads": [2], "n_layers": [1],
+    "hidden_dim": [128], "activation": ["relu", "gelu_new", "gelu_fast"], "pad_token_id": [0, 3], "dropout": [0.3], "seq_classif_dropout": [0.3],
+    "problem_type": ["regression", "multi_label_classification"], "summary_activation": ["tanh"], "classifier_dropout": [0.3],
+    "pooler_num_fc_layers": [3], "use_bfloat16": [True], "pruned_heads": [{"0": [1]}], "tie_encoder_decoder": [True],
     "temperature": [0.5], "architectures": [["Other"]], "model_type": ["gemma2", "dots1", "made_up"],
 }
 CONTEXT, ROWS = 32, 8
@@ -68,28 +85,50 @@ device: {{type: cpu}}
 """
 
 
-def real_loss(directory, tokens):
+def real_loss(directory, data):
     """The class's loss; None: transformers does not load it, or not all of its tensors."""
     try:
-        model, info = hf.AutoModelForCausalLM.from_pretrained(
+        model, info = (hf.AutoModelForCausalLM if torch.is_tensor(data) else hf.AutoModelForSequenceClassification).from_pretrained(
             directory, output_loading_info=True, attn_implementation="eager", dtype=torch.float32
         )
         if info["missing_keys"] or info["mismatched_keys"]:
             return None
         with torch.no_grad():
-            logits = model.eval()(tokens[:-1].view(ROWS, CONTEXT)).logits
+            if not torch.is_tensor(data):
+                logits = torch.cat([model.eval()(torch.tensor([ids])).logits for ids, _ in data])
+                return torch.nn.functional.cross_entropy(logits.double(), torch.tensor([label for _, label in data])).item()
+            logits = model.eval()(data[:-1].view(ROWS, CONTEXT)).logits
     except Exception:
         return None
-    return torch.nn.functional.cross_entropy(logits.flatten(0, 1).double(), tokens[1:]).item()
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1).double(), data[1:]).item()
 
 
-def meopt_loss(directory):
-    open("case.yaml", "w").write(YAML.format(directory))
+def make_texts(tokenizer):
+    """Writes texts.bin; returns the tokens and the class of each."""
+    random.seed(2)
+    records = [{"text": " ".join(random.choices(WORDS, k=random.randrange(2, 25))), "label": NAMES[i % 3]} for i in range(24)]
+    open("texts.jsonl", "w").writelines(json.dumps(r) + "\n" for r in records)
+    subprocess.run([os.environ["MEOPT"], "tokenize", "texts.jsonl", "--tokenizer", tokenizer, "--label", "label", "-o", "texts"], check=True,
+                   capture_output=True)
+    encode = hf.PreTrainedTokenizerFast(tokenizer_file=tokenizer)
+    return [(encode(r["text"], truncation=True, max_length=CONTEXT)["input_ids"], NAMES.index(r["label"])) for r in records]
+
+
+def meopt_loss(directory, kind):
+    open("case.yaml", "w").write((CLASSIFY if kind in ENCODERS else YAML).format(directory, kind))
     done = subprocess.run([os.environ["MEOPT"], "eval", "case.yaml", "--json"], capture_output=True, text=True)
     if done.returncode == 0:
         return json.loads(done.stdout)["val_loss"], done.stderr
     assert done.returncode == 7, (directory, done.returncode, done.stderr)
     return None, done.stderr
+
+
+CLASSIFY = """
+model: {{weight: {0}, family: {1}, context: 32}}
+train: {{objective: classify, batch_size: 4, precision: fp32}}
+data: {{val: texts.bin, root: texts.bin}}
+device: {{type: cpu}}
+"""
 
 
 def changes(config):
@@ -109,8 +148,10 @@ tokens = torch.randint(0, 80, (ROWS * CONTEXT + 1,))
 open("tokens.bin", "wb").write(tokens.to(torch.int16).numpy().tobytes())
 right = named = loads = 0
 wrong, misleading = [], []
-for kind, config in CONFIGS.items():
-    model = hf.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+texts = make_texts(os.path.join(os.environ["MEOPT_SOURCE"], "tests/data/tokenizers/bert.json"))
+for kind, config in (CONFIGS | ENCODERS).items():
+    data = texts if kind in ENCODERS else tokens
+    model = (hf.AutoModelForSequenceClassification if kind in ENCODERS else hf.AutoModelForCausalLM).from_config(config, attn_implementation="eager").eval()
     for p in model.parameters():
         if p.ndim == 1:
             p.data += 0.3 * torch.randn(p.shape)
@@ -119,8 +160,8 @@ for kind, config in CONFIGS.items():
     saved = json.load(open("case/config.json"))
     for name, changed in changes(saved):
         json.dump(changed, open("case/config.json", "w"))
-        expected = real_loss("case", tokens)
-        loss, message = meopt_loss("case")
+        expected = real_loss("case", data)
+        loss, message = meopt_loss("case", kind)
         case = (kind, name, changed.get(name, "left out"), expected, loss, message.strip().splitlines()[:1])
         if loss is None:
             if name in message or str(changed.get(name)) in message or (name not in changed and expected is None):

@@ -162,6 +162,22 @@ data: {root: train.bin, val: val.bin}
 train: {objective: classify, eval_steps: 3, precision: fp32, label_smoothing: 0.1}
 optim: {lr: 3.0e-3}
 END
+# BERT's kin: an embedding wider than the blocks, positions that begin at 2, no token types.
+[ -z "${MEOPT_LONG:-}" ] || for kin in electra roberta distilbert; do
+    case $kin in electra) is="arch: electra_small" ;; *) is="family: $kin" ;; esac
+    objective masked_$kin <<END
+model: {$is, init: random, vocabulary: 257, context: 32, width: 32, depth: 3, heads: 2, hidden: 48}
+$text, tokens: bytes, special_tokens: 0, mask_token: 256}
+train: {objective: masked, eval_steps: 3, precision: fp32}
+optim: {lr: 1.0e-2}
+END
+    objective texts_$kin <<END
+model: {$is, init: random, vocabulary: 900, context: 24, width: 32, depth: 3, heads: 2, hidden: 64}
+data: {root: train.bin, val: val.bin}
+train: {objective: classify, eval_steps: 3, precision: fp32}
+optim: {lr: 3.0e-3}
+END
+done
 # Adapters and a base of more elements than the smallest part of a shard.
 objective wide none <<END # its base is random
 model: {family: llama, init: random, vocabulary: 256, context: 8, width: 256, depth: 2, heads: 4, hidden: 384}

@@ -44,6 +44,25 @@ refused swiglu model.ffn=swiglu
 refused tied model.tied=false
 "$MEOPT" generate one --prompt the >out 2>log
 [ $? = 7 ] || fail "generate with an encoder"
+# The mask and the special tokens: of the tokenizer.json next to the weights, else of the family.
+sed -i 's/, mask_token: 256, special_tokens: 0//' vit.yaml
+special() { # MASK SPECIAL ARGUMENT...
+    mask=$1 first=$2
+    shift 2
+    rm -rf special
+    "$MEOPT" train vit.yaml --run-dir . --name special --no-dashboard train.steps=1 "$@" >out 2>log || fail "$*: $(cat log)"
+    grep -q "mask_token: $mask\$" special/config.yaml && grep -q "special_tokens: $first\$" special/config.yaml ||
+        fail "$*: $(grep -E 'mask_token|special_tokens' special/config.yaml), expected $mask and $first"
+}
+special 103 104
+special 256 4 model.family=roberta
+special 200 4 data.mask_token=200
+special 256 9 data.special_tokens=9 model.family=roberta
+special 9 10 data.mask_token=9 model.family=distilbert
+echo '{"added_tokens": [{"id": 7, "content": "<s>", "special": true}, {"id": 8, "content": "x", "special": false},
+    {"id": 250, "content": "<other>", "special": true}, {"id": 256, "content": "<mask>", "special": true}]}' >hf/tokenizer.json
+special 256 8 model.weight=hf model.init=checkpoint model.heads=4
+special 40 41 model.weight=hf model.init=checkpoint model.heads=4 data.mask_token=40
 sed -i '0,/{/s//{"tie_word_embeddings": false, /' hf/config.json
 sed -i 's/^ *"tie_word_embeddings": true,*$//' hf/config.json
 "$MEOPT" eval vit.yaml model.weight=hf model.init=checkpoint model.heads=4 >out 2>log

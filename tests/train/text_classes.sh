@@ -114,6 +114,23 @@ hf = read("bert-base-uncased/model.safetensors")
 word = "bert.embeddings.word_embeddings.weight"
 assert b[word] == hf[word] and a[word] != hf[word] and any(b["classifier.weight"])
 PYTHON
+# Kin of BERT: an export of each is read again, as what it is.
+for family in distilbert roberta electra; do
+    train "$family" 0 model.family=$family model.init=random model.weight= model.vocabulary=900 model.width=32 model.depth=2 model.heads=4 \
+        model.hidden=64 train.steps=6 optim.lr=1.0e-3
+    "$MEOPT" export "$family" --checkpoint last --format hf --out "hf_$family" >out 2>log || fail "$family: export: exit $?"
+    "$MEOPT" eval again.yaml --json model.family=$family model.weight="hf_$family" >"$family.json" 2>log || fail "$family: eval of the export: exit $?"
+    exits 7 "$MEOPT" eval again.yaml model.weight="hf_$family" >out 2>log && grep -q "$family" log || fail "$family as bert: $(cat log)"
+    python3 - "$family" <<'PYTHON' || fail "$family: the figures of the export"
+import json, sys
+name = sys.argv[1]
+last, found = [json.loads(line) for line in open(name + "/metrics.jsonl")][-1], json.load(open(name + ".json"))
+assert abs(found["val_loss"] / last["val_loss"] - 1) < 1e-5, (found, last)
+config = json.load(open(f"hf_{name}/config.json"))
+assert config["model_type"] == name and config["architectures"][0].lower() == name + "forsequenceclassification", config
+assert config.get("type_vocab_size") == {"distilbert": None, "roberta": 1, "electra": 2}[name], config
+PYTHON
+done
 # A stopped command of tokenize resumes with the same classes.
 i=0
 while [ $i -lt 200 ]; do cat train.jsonl; i=$((i + 1)); done >many.jsonl
@@ -170,7 +187,7 @@ again 7 model.family model.family=auto
 again 7 model.family model.family=gpt2
 cp numbers_train.classes reviews_train.classes
 refused 7 reviews_train train --resume one --no-dashboard --steps +1
-# Kin of BERT are refused by their name.
+# Kin of BERT with its tensors are refused by their name.
 for kind in roberta distilbert xlm-roberta; do
     mkdir $kind
     cp hf/model.safetensors $kind
