@@ -309,7 +309,7 @@ void activations_lay_scratch(struct tower *t)
             tower_owns_parameter(t, &t->parameters[i]))
             largest = larger(largest, (size_t)t->parameters[i].count * e);
     bool sliced = tower_slices(t) > 1;
-    size_t sums = sliced ? (size_t)slice_buffers((int)own) * R * D * sizeof(float) : 0,
+    size_t sums = sliced ? (size_t)(slice_buffers((int)own) * m->sums.each) * sizeof(float) : 0,
            norms = sliced && heads ? own * 2 * (size_t)model_shape_head_dim(g) * sizeof(float) : 0;
     m->sums_at = tower_place(&at, sums);
     m->norms_at = tower_place(&at, norms);

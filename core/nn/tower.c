@@ -385,10 +385,12 @@ int tower_create(struct tower **tower, struct device *device, const struct model
         m->loss = lm_loss_layout(options->batch * t->out_rows, model_shape->vocabulary,
                                  options->loss_chunk ? options->loss_chunk : LM_LOSS_CHUNK, tower_slices(t),
                                  tower_own_slices(t));
-    m->sums = (struct slice_sums){.device = device,
-                                  .own = tower_own_slices(t),
-                                  .each = options->batch * t->tokens * model_shape->width,
-                                  .width = model_shape->width};
+    m->sums = (struct slice_sums){
+        .device = device,
+        .own = tower_own_slices(t),
+        .each = options->batch * t->tokens *
+                (int64_t)larger((size_t)model_shape->width, (size_t)model_shape_embedding(model_shape)),
+        .width = model_shape->width};
     activations_lay_scratch(t);
     if (t->resized && tower_has_ends(t)) upload_resize(t);
     if (model_shape_rotates(model_shape)) upload_rotation(t);
