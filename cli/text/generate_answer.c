@@ -54,7 +54,8 @@ bool generate_is_text(const struct generate *g) { return g->tokenizer || g->shap
 static void write_text(const struct generate *g, struct text_stream *s, int64_t at)
 {
     struct text_buffer text = {0};
-    if (g->tokenizer) tokenizer_decode(g->tokenizer, g->tokens[at], at == 0, false, &text);
+    bool first = g->tokenizer && tokenizer_begins(g->tokenizer, g->tokens, at, false);
+    if (g->tokenizer) tokenizer_decode(g->tokenizer, g->tokens[at], first, false, &text);
     else write_byte(s, g->tokens[at]);
     for (size_t i = 0; i < text.count; i++) write_byte(s, (uint8_t)text.data[i]);
     text_free(&text);

@@ -104,6 +104,10 @@ static int make_tries(struct tokenizer *t, struct error *err)
         e->continues = false;
         if (a->normalized) code = normalize(e, text, bytes, &text, &bytes);
         if (!code && bytes) trie_add(a->normalized ? &t->normalized : &t->raw, text, bytes, i);
+        if (!code && text != a->text) {
+            free(t->tokens[a->id].shown);
+            t->tokens[a->id].shown = xasprintf("%.*s", (int)bytes, text);
+        }
     }
     encoder_free(e);
     return code;
@@ -151,6 +155,7 @@ void encoder_free(struct encoder *e)
     pcre2_jit_stack_free(e->stack);
     free(e->cache);
     free(e->symbols);
+    free(e->paths);
     free(e->heap);
     free(e);
 }
@@ -197,7 +202,7 @@ typedef int segment_encode(struct encoder *e, const char *text, size_t bytes);
 static int between_tokens(struct encoder *e, const struct trie *trie, const char *text, size_t bytes,
                           segment_encode *encode)
 {
-    size_t from = 0, search = 0, begin = 0, end = 0;
+    size_t from = 0, search = 0, begin = 0, end = 0, head = e->head;
     int32_t i;
     int code = 0;
     while (!code && (i = trie_find(trie, text, bytes, search, &begin, &end)) >= 0) {
@@ -206,10 +211,11 @@ static int between_tokens(struct encoder *e, const struct trie *trie, const char
         if (accept(a, text, bytes, from, &begin, &end)) {
             if (begin > from) code = encode(e, text + from, begin - from);
             token_list_append(e->to, a->id);
-            e->first = e->continues = false;
+            e->continues = false;
             e->after_token = true;
             e->strips = a->rstrip;
             from = end;
+            e->head = head > from ? head - from : 0;
         }
         search = after > from ? after : from;
     }
@@ -235,7 +241,7 @@ int encoder_encode(struct encoder *e, const char *text, size_t bytes, bool begin
     bool after = !begins && e->end == text; /* a text after an added token is one of its own */
     e->to = to;
     e->err = err;
-    e->first = begins;
+    e->head = begins && bytes ? utf8_length(text) : 0;
     e->continues = !begins && !after;
     e->after_token = after;
     for (size_t n; after && e->strips && bytes; text += n, bytes -= n) {

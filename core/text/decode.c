@@ -142,6 +142,8 @@ int decoder_read(struct tokenizer *t, json_t *o, struct error *err)
         (s->kind == STAGE_REPLACE || s->kind == STAGE_STRIP || s->kind == STAGE_WORDPIECE))
         code = error_set(err, EXIT_INTEGRITY, NULL, "%s has no content", part);
     s->start = (int64_t)json_integer_value(json_object_get(o, "start"));
+    for (int i = 0; i < t->decoders.count && s->kind == STAGE_STRIP; i++)
+        if (t->decoders.rows[i].kind == STAGE_FUSE) s->left = true; /* of the whole text */
     if (!code && s->kind == STAGE_WORDPIECE) code = part_flag(o, part, "cleanup", true, &s->left, err);
     return code;
 }
@@ -221,12 +223,9 @@ static void decode_stage(const struct stage *s, bool first, struct text_buffer *
         return;
     case STAGE_REPLACE: replace_all(text, s->from, s->content); return;
     case STAGE_STRIP:
-        if (first) strip_start(text, s->content, s->start);
+        if (first || !s->left) strip_start(text, s->content, s->start);
         return;
-    case STAGE_METASPACE:
-        replace_all(text, s->content, " ");
-        if (first && s->at != AT_NEVER) strip_start(text, " ", 1);
-        return;
+    case STAGE_METASPACE: replace_all(text, s->content, first && s->at != AT_NEVER ? "" : " "); return;
     case STAGE_WORDPIECE: join_wordpiece(text, s, first); return;
     default: return;
     }
@@ -236,9 +235,16 @@ void tokenizer_decode(const struct tokenizer *t, int32_t id, bool first, bool sp
 {
     struct text_buffer text = {0};
     if (id < 0 || id >= t->count || !t->tokens[id].text || (t->tokens[id].special && !special)) return;
-    text_append(&text, t->tokens[id].text, strlen(t->tokens[id].text));
+    text_append_text(&text, t->tokens[id].shown ? t->tokens[id].shown : t->tokens[id].text);
     for (int i = 0; i < t->decoders.count; i++) decode_stage(&t->decoders.rows[i], first, &text);
     if (!t->decoders.count && !first) text_append(to, " ", 1); /* as tokenizers joins them */
     text_append(to, text.data, text.count);
     text_free(&text);
+}
+
+bool tokenizer_begins(const struct tokenizer *t, const int32_t *ids, int64_t at, bool special)
+{
+    for (int64_t i = 0; i < at; i++)
+        if (tokenizer_text(t, ids[i]) && (special || !t->tokens[ids[i]].special)) return false;
+    return true;
 }

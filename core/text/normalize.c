@@ -54,18 +54,20 @@ static const struct {
               {STAGE_STRIP_ACCENTS, "type"},
               {STAGE_PREPEND, "type prepend"},
               {STAGE_REPLACE, "type pattern content"},
-              {STAGE_STRIP, "type strip_left strip_right"}};
-static const char *const names[] = {"NFC",       "NFD",          "NFKC",           "NFKD",
-                                    "Lowercase", "StripAccents", "Prepend",        "Replace",
-                                    "Strip",     "Sequence",     "BertNormalizer", NULL};
+              {STAGE_STRIP, "type strip_left strip_right"},
+              {STAGE_NMT, "type"},
+              {STAGE_CHARSMAP, "type precompiled_charsmap"}};
+enum { SIMPLE = sizeof simple / sizeof *simple };
+static const char *const names[] = {"NFC",          "NFD",      "NFKC",           "NFKD",  "Lowercase",
+                                    "StripAccents", "Prepend",  "Replace",        "Strip", "Nmt",
+                                    "Precompiled",  "Sequence", "BertNormalizer", NULL};
 
 int normalizer_read(struct tokenizer *t, json_t *o, struct error *err)
 {
     char part[64];
     int row = part_type(o, "normalizer", names, err);
     if (row < 0) return err->code;
-    if (row == 9) return read_sequence(t, o, err);
-    if (row == 10) return read_bert(t, o, err);
+    if (row >= SIMPLE) return row == SIMPLE ? read_sequence(t, o, err) : read_bert(t, o, err);
     snprintf(part, sizeof part, "normalizer %s", names[row]);
     int code = part_keys(o, part, simple[row].keys, err);
     struct stage *s = code ? NULL : stage_add(&t->normalizers, simple[row].kind, err);
@@ -76,12 +78,16 @@ int normalizer_read(struct tokenizer *t, json_t *o, struct error *err)
         if (!content) return error_set(err, EXIT_INTEGRITY, NULL, "%s has no content", part);
         s->content = xstrdup(content);
     }
-    if (s->kind == STAGE_REPLACE)
+    if (s->kind == STAGE_REPLACE) {
         code = pattern_read(&s->pattern, json_object_get(o, "pattern"), part, &s->from, err);
+        if (!code && !s->from)
+            s->from = xstrdup(json_string_value(json_object_get(json_object_get(o, "pattern"), "Regex")));
+    }
     if (s->kind == STAGE_STRIP) {
         code = part_flag(o, part, "strip_left", true, &s->left, err);
         if (!code) code = part_flag(o, part, "strip_right", true, &s->right, err);
     }
+    if (!code && s->kind == STAGE_CHARSMAP) code = charsmap_read(&s->charsmap, o, err);
     return code;
 }
 
@@ -121,8 +127,8 @@ static int form_part(struct encoder *e, enum stage_kind kind, const char *text, 
 }
 
 /* A character that version 9 of Unicode has not assigned stays, and neighbours do not join across it. */
-static int to_form(struct encoder *e, enum stage_kind kind, const char *text, size_t bytes,
-                   struct text_buffer *to)
+static int form_all(struct encoder *e, enum stage_kind kind, const char *text, size_t bytes,
+                    struct text_buffer *to)
 {
     int code = 0;
     for (size_t from = 0, at; from < bytes && !code;) {
@@ -132,6 +138,17 @@ static int to_form(struct encoder *e, enum stage_kind kind, const char *text, si
         from = at < bytes ? at + utf8_length(text + at) : bytes;
         text_append(to, text + at, from - at);
     }
+    return code;
+}
+
+static int to_form(struct encoder *e, enum stage_kind kind, const char *text, size_t bytes,
+                   struct text_buffer *to)
+{
+    struct text_buffer head = {0};
+    int code = form_all(e, kind, text, e->head < bytes ? e->head : bytes, &head);
+    if (!code) code = form_all(e, kind, text, bytes, to);
+    e->head = head.count;
+    text_free(&head);
     return code;
 }
 
@@ -163,24 +180,43 @@ static bool is_accent(enum stage_kind kind, uint32_t p)
     return c >= UTF8PROC_CATEGORY_MN && c <= last && !recent_like(p);
 }
 
-/* Applies a stage that looks at one character at a time. */
-static void each_character(enum stage_kind kind, const char *text, size_t bytes, struct text_buffer *to)
+/* Returns whether a stage removes a character. */
+static bool is_removed(enum stage_kind kind, uint32_t p)
 {
+    if (kind == STAGE_STRIP_ACCENTS || kind == STAGE_STRIP_NONSPACING) return is_accent(kind, p);
+    if (kind == STAGE_NMT)
+        return (p && p < 0x20 && p != '\t' && p != '\n' && p != '\f' && p != '\r') || p == 0x7F ||
+               p == 0x8F || p == 0x9F;
+    return kind == STAGE_CLEAN && (p == 0 || p == 0xFFFD || is_control(p));
+}
+
+/* Returns whether a stage writes a space for a character. */
+static bool is_spaced(enum stage_kind kind, uint32_t p)
+{
+    if (kind != STAGE_NMT) return kind == STAGE_CLEAN && point_is_space(p);
+    return p == '\t' || p == '\n' || p == '\f' || p == '\r' || p == 0x1680 || (p >= 0x200B && p <= 0x200F) ||
+           p == 0x2028 || p == 0x2029 || p == 0x2581 || p == 0xFEFF || p == 0xFFFD;
+}
+
+/* Applies a stage that looks at one character at a time. */
+static void each_character(struct encoder *e, enum stage_kind kind, const char *text, size_t bytes,
+                           struct text_buffer *to)
+{
+    size_t head = e->head;
     uint32_t p;
+    e->head = 0;
     for (size_t i = 0, n; i < bytes; i += n) {
         n = utf8_read(text + i, &p);
+        if (is_removed(kind, p)) continue;
         bool chinese = kind == STAGE_CHINESE && is_chinese(p);
-        if (kind == STAGE_LOWERCASE) {
-            if (p == 0x130) text_append(to, "i\xCC\x87", 3); /* its full mapping */
-            else text_append_point(to, (uint32_t)utf8proc_tolower((utf8proc_int32_t)p));
-            continue;
-        }
-        if ((kind == STAGE_STRIP_ACCENTS || kind == STAGE_STRIP_NONSPACING) && is_accent(kind, p)) continue;
-        if (kind == STAGE_CLEAN && (p == 0 || p == 0xFFFD || is_control(p))) continue;
         if (chinese) text_append(to, " ", 1);
-        if (kind == STAGE_CLEAN && point_is_space(p)) text_append(to, " ", 1);
+        if (kind == STAGE_LOWERCASE && p == 0x130) text_append(to, "i\xCC\x87", 3); /* its full mapping */
+        else if (kind == STAGE_LOWERCASE)
+            text_append_point(to, (uint32_t)utf8proc_tolower((utf8proc_int32_t)p));
+        else if (is_spaced(kind, p)) text_append(to, " ", 1);
         else text_append(to, text + i, n);
         if (chinese) text_append(to, " ", 1);
+        if (i < head) e->head = to->count;
     }
 }
 
@@ -190,19 +226,24 @@ static int replace(struct encoder *e, const struct stage *s, const char *text, s
     struct text_buffer changed = {0};
     const char *known = pattern_text(s->pattern, text, bytes, &changed);
     struct pattern_match m = {0};
-    size_t at = 0;
+    size_t at = 0, head = e->head;
     int found;
+    e->head = 0;
     while ((found = pattern_find(e, s->pattern, known, bytes, &m)) == 1) {
+        if (at < head) e->head = to->count + (m.begin < head ? m.begin : head) - at;
         text_append(to, text + at, m.begin - at);
         text_append(to, s->content, strlen(s->content));
+        if (m.end <= head) e->head = to->count;
         at = m.end;
     }
+    if (at < head) e->head = to->count + head - at;
     text_append(to, text + at, bytes - at);
     text_free(&changed);
     return found < 0 ? e->err->code : 0;
 }
 
-static void strip(const struct stage *s, const char *text, size_t bytes, struct text_buffer *to)
+static void strip(struct encoder *e, const struct stage *s, const char *text, size_t bytes,
+                  struct text_buffer *to)
 {
     size_t begin = 0, end = bytes;
     uint32_t p;
@@ -219,6 +260,7 @@ static void strip(const struct stage *s, const char *text, size_t bytes, struct 
         end = at;
     }
     text_append(to, text + begin, end - begin);
+    e->head = e->head > begin ? e->head - begin : 0;
 }
 
 static int apply(struct encoder *e, const struct stage *s, const char *text, size_t bytes,
@@ -231,11 +273,13 @@ static int apply(struct encoder *e, const struct stage *s, const char *text, siz
     case STAGE_NFKD: return to_form(e, s->kind, text, bytes, to);
     case STAGE_PREPEND:
         if (bytes && !e->continues) text_append(to, s->content, strlen(s->content));
+        if (e->head) e->head += to->count;
         text_append(to, text, bytes);
         return 0;
     case STAGE_REPLACE: return replace(e, s, text, bytes, to);
-    case STAGE_STRIP: strip(s, text, bytes, to); return 0;
-    default: each_character(s->kind, text, bytes, to); return 0;
+    case STAGE_STRIP: strip(e, s, text, bytes, to); return 0;
+    case STAGE_CHARSMAP: return charsmap_apply(e, s->charsmap, text, bytes, to);
+    default: each_character(e, s->kind, text, bytes, to); return 0;
     }
 }
 

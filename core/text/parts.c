@@ -16,6 +16,7 @@ static void stages_free(struct stages *s)
         pcre2_code_free(s->rows[i].pattern);
         free(s->rows[i].content);
         free(s->rows[i].from);
+        charsmap_free(s->rows[i].charsmap);
     }
     free(s->rows);
 }
@@ -128,6 +129,7 @@ void tokenizer_close(struct tokenizer *t)
     for (int64_t i = 0; i < t->count; i++) {
         if (t->tokens[i].bytes != t->tokens[i].text) free(t->tokens[i].bytes);
         free(t->tokens[i].text);
+        free(t->tokens[i].shown);
     }
     for (int32_t i = 0; i < t->added_count; i++) free(t->added[i].text);
     free(t->added);
@@ -135,6 +137,7 @@ void tokenizer_close(struct tokenizer *t)
     free(t->by_text.ids);
     free(t->by_bytes.ids);
     free(t->merges);
+    unigram_free(t->unigram);
     free(t->prefix);
     free(t->raw.nodes);
     free(t->normalized.nodes);

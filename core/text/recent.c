@@ -213,3 +213,31 @@ const char *recent_as_old(const char *text, size_t bytes, struct text_buffer *to
     text_append(to, text + from, bytes - from);
     return to->data;
 }
+
+/* Punctuation of Unicode 9, which the crate unicode_categories (Unicode 8) does not know. */
+static bool is_late_punctuation(uint32_t p)
+{
+    static const uint32_t ranges[][2] = {{0x2E43, 0x2E44},   {0x1144B, 0x1144F}, {0x1145B, 0x1145D},
+                                         {0x11660, 0x1166C}, {0x11C41, 0x11C45}, {0x11C70, 0x11C71},
+                                         {0x1E95E, 0x1E95F}};
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
+        if (p >= ranges[i][0] && p <= ranges[i][1]) return true;
+    return false;
+}
+
+const char *recent_as_letters(const char *text, size_t bytes, struct text_buffer *to)
+{
+    static const uint32_t letters[] = {0, 'a', 0xAA, 0x800, 0x10000};
+    uint32_t p;
+    to->count = 0;
+    for (size_t at = 0, from = 0, n; at < bytes; at += n) {
+        n = utf8_read(text + at, &p);
+        if (surely_old((const uint8_t *)text + at) || (!recent_like(p) && !is_late_punctuation(p))) continue;
+        text_append(to, text + from, at - from);
+        text_append_point(to, letters[n]);
+        from = at + n;
+    }
+    if (!to->count) return text;
+    text_append(to, text + to->count, bytes - to->count);
+    return to->data;
+}

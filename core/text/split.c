@@ -7,7 +7,9 @@
 #define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 /* \w of Rust has two joiners. */
 #define WHITESPACE  "[\\w\\x{200c}\\x{200d}]+|[^\\w\\s\\x{200c}\\x{200d}]+"
-#define PUNCTUATION "[\\p{P}!-/:-@\\[-`{-~]"
+#define PUNCTUATION "[\\p{P}!-/:-@\\[-`{-~\\x{166d}\\x{111c9}]"
+/* Rust's is_numeric, which knows Unicode 17. */
+#define DIGITS "[\\p{N}\\x{11de0}-\\x{11de9}\\x{16ff4}-\\x{16ff6}]"
 
 /* ---- reading ---- */
 
@@ -82,7 +84,14 @@ static int read_digits(struct tokenizer *t, json_t *o, struct error *err)
     int code = part_keys(o, "pre_tokenizer Digits", "type individual_digits", err);
     if (!code) code = part_flag(o, "pre_tokenizer Digits", "individual_digits", false, &each, err);
     if (code) return code;
-    return add_split(t, "\\p{N}", false, each ? SPLIT_ISOLATED : SPLIT_CONTIGUOUS, err) ? 0 : err->code;
+    return add_split(t, DIGITS, false, each ? SPLIT_ISOLATED : SPLIT_CONTIGUOUS, err) ? 0 : err->code;
+}
+
+static int add_punctuation(struct tokenizer *t, enum split_behaviour behaviour, struct error *err)
+{
+    struct stage *s = add_split(t, PUNCTUATION, false, behaviour, err);
+    if (s) s->letters = true;
+    return s ? 0 : err->code;
 }
 
 static int read_punctuation(struct tokenizer *t, json_t *o, struct error *err)
@@ -91,7 +100,7 @@ static int read_punctuation(struct tokenizer *t, json_t *o, struct error *err)
     int code = part_keys(o, "pre_tokenizer Punctuation", "type behavior", err);
     if (!code && json_object_get(o, "behavior"))
         code = read_behaviour(o, "pre_tokenizer Punctuation", &behaviour, err);
-    return code ? code : add_split(t, PUNCTUATION, false, behaviour, err) ? 0 : err->code;
+    return code ? code : add_punctuation(t, behaviour, err);
 }
 
 static int read_whitespace(struct tokenizer *t, json_t *o, struct error *err)
@@ -112,8 +121,7 @@ static int read_bert(struct tokenizer *t, json_t *o, struct error *err)
 {
     int code = part_keys(o, "pre_tokenizer BertPreTokenizer", "type", err);
     if (!code && !add_split(t, "\\s", false, SPLIT_REMOVED, err)) code = err->code;
-    if (!code && !add_split(t, PUNCTUATION, false, SPLIT_ISOLATED, err)) code = err->code;
-    return code;
+    return code ? code : add_punctuation(t, SPLIT_ISOLATED, err);
 }
 
 /* Reads the prefix of Metaspace, whose older form is add_prefix_space. */
@@ -135,7 +143,13 @@ int metaspace_read(json_t *o, const char *part, struct stage *s, bool *split, st
         s->at = i;
         if (strcmp(schemes[i], scheme) == 0) break;
     }
-    s->content = xstrdup(replacement ? replacement : "\xE2\x96\x81");
+    if (!replacement) replacement = "\xE2\x96\x81";
+    if (!*replacement || strlen(replacement) != utf8_length(replacement))
+        return error_set(err, EXIT_INTEGRITY, NULL, "%s: replacement '%.40s' is not one character", part,
+                         replacement);
+    if (!space && s->at != AT_NEVER)
+        return error_set(err, EXIT_INTEGRITY, NULL, "%s: add_prefix_space and prepend_scheme disagree", part);
+    s->content = xstrdup(replacement);
     return 0;
 }
 
@@ -183,14 +197,21 @@ static bool joins(enum split_behaviour how, const struct piece *before, const st
 static int emit(struct encoder *e, int stage, const char *text, const struct piece *p)
 {
     const struct stage *s = &e->t->splitters.rows[stage];
+    size_t head = e->head;
     if (p->end == p->begin || (s->behaviour == SPLIT_REMOVED && p->match)) return 0;
-    return split_text(e, stage + 1, text + p->begin, p->end - p->begin);
+    if (p->begin) e->continues = false;
+    e->head = head > p->begin ? head - p->begin : 0;
+    int code = split_text(e, stage + 1, text + p->begin, p->end - p->begin);
+    e->head = head;
+    return code;
 }
 
 static int split_pattern(struct encoder *e, int stage, const char *text, size_t bytes)
 {
     const struct stage *s = &e->t->splitters.rows[stage];
-    const char *known = pattern_text(s->pattern, text, bytes, &e->stage_text[stage]);
+    struct text_buffer *to = &e->stage_text[stage];
+    const char *known =
+        s->letters ? recent_as_letters(text, bytes, to) : pattern_text(s->pattern, text, bytes, to);
     struct piece held = {0};
     struct pattern_match m = {0};
     size_t at = 0;
@@ -221,18 +242,21 @@ static int split_metaspace(struct encoder *e, int stage, const char *text, size_
 {
     const struct stage *s = &e->t->splitters.rows[stage];
     struct text_buffer *to = &e->stage_text[stage];
-    size_t n = strlen(s->content);
+    size_t n = strlen(s->content), head = e->head;
     bool marked = bytes && (text[0] == ' ' || (bytes >= n && memcmp(text, s->content, n) == 0));
     to->count = 0;
-    if (!marked && !e->continues && (s->at == AT_EACH || (s->at == AT_FIRST && e->first)))
+    if (!marked && !e->continues && (s->at == AT_EACH || (s->at == AT_FIRST && head)))
         text_append(to, s->content, n);
     for (size_t i = 0, next; i < bytes; i = next) {
         const char *space = memchr(text + i, ' ', bytes - i);
         next = space ? (size_t)(space - text) : bytes;
         text_append(to, text + i, next - i);
+        if (i < head) e->head = to->count - (next < head ? 0 : next - head);
         if (space) text_append(to, s->content, n), next++;
     }
-    return split_text(e, stage + 1, to->data, to->count);
+    int code = split_text(e, stage + 1, to->data, to->count);
+    e->head = head;
+    return code;
 }
 
 int split_text(struct encoder *e, int stage, const char *text, size_t bytes)
@@ -243,8 +267,12 @@ int split_text(struct encoder *e, int stage, const char *text, size_t bytes)
     if (s->kind == STAGE_METASPACE) return split_metaspace(e, stage, text, bytes);
     if (!bytes || text[0] == ' ' || e->continues) return split_text(e, stage + 1, text, bytes);
     struct text_buffer *to = &e->stage_text[stage];
+    size_t head = e->head;
     to->count = 0;
     text_append(to, " ", 1);
     text_append(to, text, bytes);
-    return split_text(e, stage + 1, to->data, to->count);
+    if (head) e->head++;
+    int code = split_text(e, stage + 1, to->data, to->count);
+    e->head = head;
+    return code;
 }

@@ -47,6 +47,12 @@ uint32_t recent_like(uint32_t p);
 size_t recent_next(const char *text, size_t bytes, size_t from, uint32_t *like);
 /* Returns the text with older characters of the same category and length for such: itself or *to. */
 const char *recent_as_old(const char *text, size_t bytes, struct text_buffer *to);
+/* Returns the text with letters for those and for others that Punctuation does not know: itself or *to. */
+const char *recent_as_letters(const char *text, size_t bytes, struct text_buffer *to);
+/* Returns the bytes of the grapheme cluster at the start of a text, which is not empty. */
+size_t grapheme_length(const char *text, size_t bytes);
+/* Returns the i-th character that joins any character after it; 0: there are fewer. */
+uint32_t grapheme_prepended(int i);
 
 static inline uint64_t hash_bytes(const char *p, size_t n)
 {
@@ -70,6 +76,7 @@ static inline uint64_t hash_bytes(const char *p, size_t n)
 struct token {
     char *text;      /* as in the file; NULL: no token has this number */
     char *bytes;     /* that it stands for: text, or the bytes of byte-level characters */
+    char *shown;     /* when decoded: the normalized text of an added token; NULL: text */
     uint32_t length; /* of bytes */
     bool added, special;
 };
@@ -79,6 +86,18 @@ struct token_map {
     int32_t *ids; /* -1: free */
     size_t mask;
     bool of_text; /* the key is the text, not the bytes */
+};
+
+/* The pieces of a Unigram model by their bytes: a trie whose children stand next to each other, by byte. */
+struct piece_node {
+    int32_t id, child; /* id: -1 none; child: the first one */
+    uint16_t children;
+    uint8_t byte;
+};
+struct unigram {
+    struct piece_node *nodes; /* the first is the root */
+    double *scores;           /* by number */
+    double unknown;           /* score of a character that is no piece */
 };
 
 struct merge {
@@ -120,6 +139,8 @@ enum stage_kind {
     STAGE_REPLACE,          /* pattern, content */
     STAGE_STRIP,            /* left, right */
     STAGE_CLEAN,            /* controls, and spaces to " " */
+    STAGE_NMT,              /* controls, and other characters to " " */
+    STAGE_CHARSMAP,         /* charsmap */
     STAGE_CHINESE,          /* spaces around Chinese characters */
     STAGE_BYTES,            /* byte-level characters to bytes */
     STAGE_FALLBACK,
@@ -127,14 +148,17 @@ enum stage_kind {
     STAGE_WORDPIECE
 };
 enum { AT_EACH, AT_FIRST, AT_NEVER }; /* the prefix of STAGE_METASPACE */
+struct charsmap;
 struct stage {
     enum stage_kind kind;
     pcre2_code *pattern;
     enum split_behaviour behaviour;
     bool invert, left, right;
+    bool letters; /* STAGE_SPLIT: recent characters count as letters */
     int at;
     int64_t start;        /* of a decoder's strip */
-    char *content, *from; /* from: the text of the pattern */
+    char *content, *from; /* from: the text of the pattern, of a decoder if it is literal */
+    struct charsmap *charsmap;
 };
 struct stages {
     struct stage *rows;
@@ -148,10 +172,11 @@ struct tokenizer {
     struct token_map by_text, by_bytes;
     struct merge *merges;
     size_t merge_mask;
-    int32_t byte_ids[256]; /* of one byte, or of <0xNN> */
-    int32_t unknown;       /* -1: none */
-    int64_t longest;       /* characters of a word of WordPiece */
-    char *prefix;          /* of a continuation in WordPiece */
+    struct unigram *unigram; /* NULL: another model */
+    int32_t byte_ids[256];   /* of one byte, or of <0xNN> */
+    int32_t unknown;         /* -1: none */
+    int64_t longest;         /* characters of a word of WordPiece */
+    char *prefix;            /* of a continuation in WordPiece */
     struct added_token *added;
     int32_t added_count;
     struct trie raw, normalized;
@@ -180,12 +205,22 @@ int normalizer_read(struct tokenizer *t, json_t *object, struct error *err);
 int splitter_read(struct tokenizer *t, json_t *object, struct error *err);
 int decoder_read(struct tokenizer *t, json_t *object, struct error *err);
 int model_read(struct tokenizer *t, json_t *object, struct error *err);
+int unigram_read(struct tokenizer *t, json_t *object, struct error *err);
+void unigram_free(struct unigram *unigram);
+int charsmap_read(struct charsmap **map, json_t *object, struct error *err);
+void charsmap_free(struct charsmap *map);
+/* Returns whether a key begins with this character. */
+bool charsmap_has(const struct charsmap *map, uint32_t point);
 int added_read(struct tokenizer *t, json_t *array, struct error *err);
 /* Reads the prefix of Metaspace and whether it splits. */
 int metaspace_read(json_t *object, const char *part, struct stage *stage, bool *split, struct error *err);
 int processor_read(struct tokenizer *t, json_t *object, struct error *err);
 
 int32_t token_find(const struct tokenizer *t, const struct token_map *map, const char *key, size_t length);
+/* Lets token_find find the tokens that there are by text and by bytes; of equal ones the last. */
+void token_maps(struct tokenizer *t);
+/* Fills the tokens of single bytes: of byte-level characters, or <0x00> to <0xFF>. */
+void token_bytes(struct tokenizer *t);
 /* Lets tokenizer_id find every token. */
 void token_map_all(struct tokenizer *t);
 /* Returns the bytes of a text in byte-level characters, malloc'ed; NULL: it has others. */
@@ -212,6 +247,11 @@ struct candidate {
     int32_t id;
 };
 
+struct path {
+    double score; /* of the best pieces that end here */
+    int32_t id, from, to;
+};
+
 struct encoder {
     const struct tokenizer *t;
     pcre2_match_data *match;
@@ -220,14 +260,17 @@ struct encoder {
     struct cached_word *cache;
     struct symbol *symbols;
     struct candidate *heap;
-    size_t symbol_capacity, heap_capacity, heap_count;
+    struct path *paths;
+    size_t symbol_capacity, heap_capacity, heap_count, path_capacity;
     struct text_buffer normal, other, piece, *stage_text; /* stage_text: one per splitter */
-    bool first;                                           /* no word of the text was encoded */
-    bool continues;                                       /* nor of this call, which continues a text */
+    size_t head;      /* bytes of the text at hand that stand for the first character of the document */
+    bool continues;   /* no word of this call was encoded, and it continues a text */
     const char *end;  /* of the last text, if an added token is the last of it; NULL: none is */
     bool after_token; /* the last of this text is an added token */
     bool strips;      /* that token takes the spaces after it */
     struct token_list *to;
+    struct text_buffer
+        *words; /* takes the words, each with a NUL, in place of their tokens; NULL: none does */
     struct error *err;
 };
 
@@ -242,8 +285,15 @@ int pattern_find(struct encoder *e, const pcre2_code *code, const char *text, si
                  struct pattern_match *m);
 /* Normalizes to *out, which the encoder or the caller owns. */
 int normalize(struct encoder *e, const char *text, size_t bytes, const char **out, size_t *out_bytes);
+/* Appends a text as a Precompiled normalizer writes it, and sets e->head to that of the new text. */
+int charsmap_apply(struct encoder *e, const struct charsmap *map, const char *text, size_t bytes,
+                   struct text_buffer *to);
 /* Splits a text by the stages from `stage` on, and encodes its words. */
 int split_text(struct encoder *e, int stage, const char *text, size_t bytes);
+/* Appends the tokens of a word by a Unigram model. */
+int encode_unigram(struct encoder *e, const char *word, size_t bytes);
+/* Refuses a word that is too long. */
+int word_check(struct encoder *e, size_t bytes);
 /* Appends the tokens of a word. */
 int encode_word(struct encoder *e, const char *word, size_t bytes);
 

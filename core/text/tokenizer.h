@@ -73,6 +73,9 @@ void tokenizer_breaks(const struct tokenizer *tokenizer, bool usable[TEXT_BREAK_
 void tokenizer_decode(const struct tokenizer *tokenizer, int32_t id, bool first, bool special,
                       struct text_buffer *to);
 
+/* Returns whether tokenizer_decode adds nothing for the tokens before `at`, the first of the text. */
+bool tokenizer_begins(const struct tokenizer *tokenizer, const int32_t *ids, int64_t at, bool special);
+
 /* Working memory of one thread. */
 struct encoder;
 struct encoder *encoder_create(const struct tokenizer *tokenizer);

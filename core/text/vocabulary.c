@@ -44,7 +44,7 @@ static void map_build(const struct tokenizer *t, struct token_map *map, size_t t
     *map =
         (struct token_map){.ids = xmalloc(slots * sizeof *map->ids), .mask = slots - 1, .of_text = of_text};
     memset(map->ids, 0xff, slots * sizeof *map->ids);
-    for (int64_t i = 0; i < t->count; i++)
+    for (int64_t i = t->count - 1; i >= 0; i--) /* of equal ones the last */
         if (t->tokens[i].text && (of_text || !t->tokens[i].added)) map_insert(t, map, (int32_t)i);
 }
 
@@ -71,6 +71,12 @@ int token_add(struct tokenizer *t, const char *text, size_t length, int64_t id, 
 }
 
 void token_map_all(struct tokenizer *t) { map_build(t, &t->by_text, (size_t)t->count, true); }
+
+void token_maps(struct tokenizer *t)
+{
+    map_build(t, &t->by_text, (size_t)t->count, true);
+    map_build(t, &t->by_bytes, (size_t)t->count, false);
+}
 
 char *byte_level_bytes(const char *text, uint32_t *length)
 {
@@ -113,8 +119,7 @@ static int read_vocabulary(struct tokenizer *t, json_t *vocabulary, struct error
         struct token *token = &t->tokens[i];
         if (token->text) token->bytes = byte_level_bytes(token->text, &token->length);
     }
-    map_build(t, &t->by_text, json_object_size(vocabulary), true);
-    map_build(t, &t->by_bytes, json_object_size(vocabulary), false);
+    token_maps(t);
     return code;
 }
 
@@ -179,8 +184,7 @@ static int read_merges(struct tokenizer *t, json_t *merges, struct error *err)
     return code;
 }
 
-/* Fills the tokens of single bytes: of byte-level characters, or <0x00> to <0xFF>. */
-static void find_bytes(struct tokenizer *t)
+void token_bytes(struct tokenizer *t)
 {
     for (int b = 0; b < 256; b++) {
         char name[8] = {(char)b};
@@ -215,7 +219,7 @@ static int read_bpe(struct tokenizer *t, json_t *object, struct error *err)
     if (!code) code = read_vocabulary(t, json_object_get(object, "vocab"), err);
     if (!code) code = read_merges(t, json_object_get(object, "merges"), err);
     if (!code) code = read_unknown(t, object, NULL, err);
-    if (!code) find_bytes(t);
+    if (!code) token_bytes(t);
     return code;
 }
 
@@ -235,8 +239,14 @@ static int read_wordpiece(struct tokenizer *t, json_t *object, struct error *err
 
 int model_read(struct tokenizer *t, json_t *object, struct error *err)
 {
-    static const char *const names[] = {"BPE", "WordPiece", NULL};
-    bool old = !json_object_get(object, "type") && json_object_get(object, "merges"); /* BPE had no name */
-    int row = old ? 0 : part_type(object, "the model", names, err);
-    return row < 0 ? err->code : row ? read_wordpiece(t, object, err) : read_bpe(t, object, err);
+    static const char *const names[] = {"BPE", "WordPiece", "Unigram", NULL};
+    static int (*const read[])(struct tokenizer *, json_t *, struct error *) = {read_bpe, read_wordpiece,
+                                                                                unigram_read};
+    static const char *const has[] = {"merges", "max_input_chars_per_word",
+                                      "unk_id"}; /* once without a type */
+    int row = -1;
+    for (int i = 0; i < 3 && row < 0 && !json_object_get(object, "type"); i++)
+        if (json_object_get(object, has[i])) row = i;
+    if (row < 0) row = part_type(object, "the model", names, err);
+    return row < 0 ? err->code : read[row](t, object, err);
 }

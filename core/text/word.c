@@ -77,11 +77,16 @@ static int32_t first_symbols(struct encoder *e, const char *word, size_t bytes)
     return count;
 }
 
+int word_check(struct encoder *e, size_t bytes)
+{
+    if (bytes <= MOST_WORD) return 0;
+    return error_set(e->err, EXIT_INTEGRITY, "does the text have spaces? see --documents",
+                     "a word has %zu bytes, expected at most %d", bytes, MOST_WORD);
+}
+
 static int merge_word(struct encoder *e, const char *word, size_t bytes)
 {
-    if (bytes > MOST_WORD)
-        return error_set(e->err, EXIT_INTEGRITY, "does the text have spaces? see --documents",
-                         "a word has %zu bytes, expected at most %d", bytes, MOST_WORD);
+    if (word_check(e, bytes)) return e->err->code;
     if (bytes > e->symbol_capacity) {
         e->symbol_capacity = bytes + bytes / 2 + 64;
         free(e->symbols);
@@ -149,7 +154,12 @@ int encode_word(struct encoder *e, const char *word, size_t bytes)
     uint64_t hash = hash_bytes(word, bytes);
     struct cached_word *c = &e->cache[hash >> 20 & (CACHE - 1)];
     if (!bytes) return 0;
-    e->first = e->continues = e->after_token = false;
+    e->continues = e->after_token = false;
+    if (e->words) {
+        text_append(e->words, word, bytes);
+        text_append(e->words, "", 1);
+        return 0;
+    }
     bool fits = bytes <= CACHED_WORD;
     if (fits && c->count && c->hash == (uint32_t)hash && c->length == bytes &&
         memcmp(c->word, word, bytes) == 0) {
@@ -160,6 +170,7 @@ int encode_word(struct encoder *e, const char *word, size_t bytes)
     int32_t whole = t->ignore_merges ? token_find(t, &t->by_bytes, word, bytes) : -1;
     int code = 0;
     if (whole >= 0) token_list_append(e->to, whole);
+    else if (t->unigram) code = encode_unigram(e, word, bytes);
     else code = t->wordpiece ? encode_wordpiece(e, word, bytes) : merge_word(e, word, bytes);
     int64_t made = e->to->count - before;
     if (code || !fits || made < 1 || made > CACHED_TOKENS) return code;

@@ -95,12 +95,19 @@ def byte_level(pattern, normalizer, ignore_merges=False, begin=None):
                                   special_tokens=[begin] if begin else [])
 
 
+def unigram():
+    t = Tokenizer(models.Unigram())
+    t.normalizer = normalizers.Sequence([normalizers.Nmt(), normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")])
+    t.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation(), pre_tokenizers.Metaspace()])
+    return t, trainers.UnigramTrainer(vocab_size=60000, unk_token="<unk>", special_tokens=["<unk>"], show_progress=False)
+
+
 def train(texts):
-    """Tokenizers by name: the forms of GPT-2, Llama 3, Qwen and GPT-4o."""
+    """Tokenizers by name: the forms of GPT-2, Llama 3, Qwen, GPT-4o and DeBERTa-v2."""
     begin = "<|begin_of_text|>"
     forms = {"gpt2": byte_level(None, None), "llama3": byte_level(LLAMA3, None, True, begin),
              "qwen": byte_level(LLAMA3.replace("{1,3}", ""), normalizers.NFC()), "gpt4o": byte_level(O200K, normalizers.NFKC()),
-             "words": byte_level(r"\w+\d|[\w']+|\S\D|\s+", normalizers.NFD())}
+             "words": byte_level(r"\w+\d|[\w']+|\S\D|\s+", normalizers.NFD()), "unigram": unigram()}
     for name, (t, trainer) in forms.items():
         t.train_from_iterator([d for documents in texts for d in documents[:300]], trainer)
         if name == "llama3":

@@ -37,11 +37,22 @@ static void encode_all(struct encoder *e, const struct tokenizer *t, const char 
     for (int i = 0; i < count; i++) token_list_append(to, added[i]);
 }
 
+static void check_decoded(const struct tokenizer *t, const struct token_list *list, json_t *expected,
+                          const char *name, int line)
+{
+    struct text_buffer text = {0};
+    for (int64_t i = 0; i < list->count; i++) tokenizer_decode(t, list->ids[i], i == 0, true, &text);
+    if (text.count != json_string_length(expected) ||
+        (text.count && memcmp(text.data, json_string_value(expected), text.count) != 0))
+        fail_msg("%s.cases:%d: decoded '%.*s', expected '%s'", name, line, (int)text.count, text.data,
+                 json_string_value(expected));
+    text_free(&text);
+}
+
 static void check_case(struct encoder *e, const struct tokenizer *t, json_t *expected, const char *name,
                        int line)
 {
     struct token_list list = {0};
-    struct text_buffer text = {0};
     json_t *source = json_object_get(expected, "text"), *ids = json_object_get(expected, "ids"),
            *decoded = json_object_get(expected, "decoded");
     encode_all(e, t, json_string_value(source), json_string_length(source), &list);
@@ -50,12 +61,7 @@ static void check_case(struct encoder *e, const struct tokenizer *t, json_t *exp
             fail_msg("%s.cases:%d: token %zu of '%s' is %d, expected %lld", name, line, i,
                      json_string_value(source), i < (size_t)list.count ? list.ids[i] : -1,
                      (long long)json_integer_value(json_array_get(ids, i)));
-    for (int64_t i = 0; i < list.count; i++) tokenizer_decode(t, list.ids[i], i == 0, true, &text);
-    if (text.count != json_string_length(decoded) ||
-        memcmp(text.data, json_string_value(decoded), text.count) != 0)
-        fail_msg("%s.cases:%d: decoded '%.*s', expected '%s'", name, line, (int)text.count, text.data,
-                 json_string_value(decoded));
-    text_free(&text);
+    check_decoded(t, &list, decoded, name, line);
     token_list_free(&list);
 }
 
@@ -134,30 +140,37 @@ static void test_equal(void **state)
     }
 }
 
-/* Forms of parts, each with a vocabulary that shows where words begin. */
-static void test_forms(void **state)
+/* Checks rows of a tokenizer and its tokens. Texts are those of the row, or of the one before. */
+static int check_forms(const char *name)
 {
-    char *path = xasprintf("%s/tests/data/tokenizers/forms.cases", MEOPT_SOURCE_DIR), *text;
+    char *path = xasprintf("%s/tests/data/tokenizers/%s.cases", MEOPT_SOURCE_DIR, name), *text;
     size_t bytes;
     int line = 0;
     struct error err;
+    json_t *texts = NULL;
     assert_int_equal(file_read(path, 1 << 24, &text, &bytes, &err), 0);
     for (char *p = text, *end; (end = strchr(p, '\n')) != NULL; p = end + 1) {
-        json_t *row = json_parse(p, (size_t)(end - p), JSON_ALLOW_NUL, NULL), *source;
+        json_t *row = json_parse(p, (size_t)(end - p), JSON_ALLOW_NUL, NULL), *source,
+               *decoded = json_object_get(row, "decoded");
         char *form = json_dumps(json_object_get(row, "tokenizer"), JSON_COMPACT);
         struct tokenizer *t;
         size_t i;
         line++;
-        if (tokenizer_parse(&t, form, strlen(form), &err)) fail_msg("forms.cases:%d: %s", line, err.what);
+        if (json_object_get(row, "texts")) {
+            json_decref(texts);
+            texts = json_incref(json_object_get(row, "texts"));
+        }
+        if (tokenizer_parse(&t, form, strlen(form), &err)) fail_msg("%s:%d: %s", name, line, err.what);
         struct encoder *e = encoder_create(t);
-        json_array_foreach(json_object_get(row, "texts"), i, source)
+        json_array_foreach(texts, i, source)
         {
             struct token_list list = {0};
             json_t *ids = json_array_get(json_object_get(row, "ids"), i);
             encode_all(e, t, json_string_value(source), json_string_length(source), &list);
             for (size_t k = 0; k < json_array_size(ids) || k < (size_t)list.count; k++)
                 if (k >= (size_t)list.count || json_integer_value(json_array_get(ids, k)) != list.ids[k])
-                    fail_msg("forms.cases:%d: token %zu of '%s'", line, k, json_string_value(source));
+                    fail_msg("%s.cases:%d: token %zu of '%s'", name, line, k, json_string_value(source));
+            if (decoded) check_decoded(t, &list, json_array_get(decoded, i), name, line);
             token_list_free(&list);
         }
         encoder_free(e);
@@ -165,10 +178,18 @@ static void test_forms(void **state)
         free(form);
         json_decref(row);
     }
-    assert_true(line > 70);
+    json_decref(texts);
     free(text);
     free(path);
+    return line;
 }
+
+/* Forms of parts, each with a vocabulary that shows where words begin. */
+static void test_forms(void **state) { assert_true(check_forms("forms") > 70); }
+
+/* Models of SentencePiece as transformers converts them, and parts around small ones
+ * (tests/make/unigram_files.py). */
+static void test_unigram(void **state) { assert_true(check_forms("unigram") > 15); }
 
 /* Long texts are encoded in parts by tokenizers in the form of published ones, and not where a match could
  * have a letter and a break. */
@@ -200,11 +221,24 @@ static void test_breaks(void **state)
     }
 }
 
+struct row {
+    const char *json, *named;
+};
+
+static void check_refused(const struct row *rows, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        struct error err;
+        struct tokenizer *t;
+        assert_int_equal(tokenizer_parse(&t, rows[i].json, strlen(rows[i].json), &err), EXIT_INTEGRITY);
+        assert_null(t);
+        if (!mentions(err.what, rows[i].named)) fail_msg("%s: %s", rows[i].named, err.what);
+    }
+}
+
 static void test_refused(void **state)
 {
-    static const struct {
-        const char *json, *named;
-    } rows[] = {
+    static const struct row rows[] = {
         {"", "JSON"},
         {"{}", "model"},
         {"{\"model\":{\"type\":\"Unigram\"}}", "Unigram"},
@@ -256,12 +290,69 @@ static void test_refused(void **state)
          "\"model\":{\"type\":\"BPE\",\"vocab\":{},\"merges\":[]}}",
          "9000000"},
     };
+    check_refused(rows, sizeof rows / sizeof *rows);
+}
+
+static void test_unigram_refused(void **state)
+{
+    static const struct row rows[] = {
+        {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",0],[\"b\"]]}}", "piece 1"},
+        {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",\"0\"]]}}", "piece 0"},
+        {"{\"model\":{\"unk_id\":3,\"vocab\":[[\"a\",0]]}}", "unk_id"},
+        {"{\"model\":{\"unk_id\":-1,\"vocab\":[[\"a\",0]]}}", "unk_id"},
+        {"{\"model\":{\"unk_id\":0.5,\"vocab\":[[\"a\",0]]}}", "unk_id"},
+        {"{\"model\":{\"unk_id\":0,\"vocab\":[[\"a\",0]],\"colour\":1}}", "colour"},
+        {"{\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"AAA\"},\"model\":{\"type\":"
+         "\"BPE\","
+         "\"vocab\":{},\"merges\":[]}}",
+         "base64"},
+        {"{\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"AAAA\"},\"model\":{\"type\":"
+         "\"BPE\","
+         "\"vocab\":{},\"merges\":[]}}",
+         "precompiled_charsmap"},
+        {"{\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"/////"
+         "w==\"},\"model\":{\"type\":\"BPE\","
+         "\"vocab\":{},\"merges\":[]}}",
+         "precompiled_charsmap"},
+        {"{\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"BAAAAAAAAAD/"
+         "\"},\"model\":{\"type\":"
+         "\"BPE\",\"vocab\":{},\"merges\":[]}}",
+         "UTF-8"},
+        {"{\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"ab\"},\"model\":{\"type\":\"BPE\","
+         "\"vocab\":{},"
+         "\"merges\":[]}}",
+         "replacement"},
+        {"{\"pre_tokenizer\":{\"type\":\"Metaspace\",\"add_prefix_space\":false,\"prepend_scheme\":\"first\"}"
+         ","
+         "\"model\":{\"type\":\"BPE\",\"vocab\":{},\"merges\":[]}}",
+         "prepend_scheme"},
+    };
+    check_refused(rows, sizeof rows / sizeof *rows);
+}
+
+/* Texts that a damaged trie or a model without an unknown token cannot encode are errors. */
+static void test_no_tokens(void **state)
+{
+    static const struct row rows[] = {
+        {"{\"model\":{\"unk_id\":null,\"vocab\":[[\"a\",0]]}}", "'b'"},
+        {"{\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"BAAAAAAAAAA=\"},"
+         "\"model\":{\"unk_id\":0,\"vocab\":[[\"a\",0]]}}",
+         "precompiled_charsmap"},
+        {"{\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"CAAAAACEAQBiAAAA\"},"
+         "\"model\":{\"unk_id\":0,\"vocab\":[[\"a\",0]]}}",
+         "precompiled_charsmap"},
+    };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct error err;
         struct tokenizer *t;
-        assert_int_equal(tokenizer_parse(&t, rows[i].json, strlen(rows[i].json), &err), EXIT_INTEGRITY);
-        assert_null(t);
+        struct token_list list = {0};
+        assert_int_equal(tokenizer_parse(&t, rows[i].json, strlen(rows[i].json), &err), 0);
+        struct encoder *e = encoder_create(t);
+        assert_int_equal(encoder_encode(e, "ab", 2, true, &list, &err), EXIT_INTEGRITY);
         assert_true(mentions(err.what, rows[i].named));
+        token_list_free(&list);
+        encoder_free(e);
+        tokenizer_close(t);
     }
 }
 
@@ -319,9 +410,11 @@ static void test_utf8(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_equal),   cmocka_unit_test(test_spans),
-                                       cmocka_unit_test(test_forms),   cmocka_unit_test(test_breaks),
-                                       cmocka_unit_test(test_refused), cmocka_unit_test(test_hostile),
-                                       cmocka_unit_test(test_utf8)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_equal),           cmocka_unit_test(test_spans),
+        cmocka_unit_test(test_forms),           cmocka_unit_test(test_unigram),
+        cmocka_unit_test(test_breaks),          cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_unigram_refused), cmocka_unit_test(test_no_tokens),
+        cmocka_unit_test(test_hostile),         cmocka_unit_test(test_utf8)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
