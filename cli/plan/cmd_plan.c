@@ -130,6 +130,7 @@ static int count_images(struct plan_report *r, struct error *err)
     struct image_list list;
     struct data *data;
     int code;
+    options.mask_token = -1; /* of tokens that are counted alone */
     if (!options.tokens) {
         options.labels = false;
         code = image_list_open(&list, &options, err);

@@ -85,7 +85,9 @@ static int choose_end(struct tokenize *t, const struct arguments *args, int32_t 
                    ? 0
                    : error_set(err, EXIT_USAGE, NULL, "--end: the tokenizer has no token '%.80s'", given);
     }
-    t->corpus.end = named;
+    int count;
+    const int32_t *added = tokenizer_added(t->tokenizer, true, &count);
+    t->corpus.end = count ? added[count - 1] : named;
     for (size_t i = 0; i < sizeof usual / sizeof *usual && t->corpus.end < 0; i++)
         t->corpus.end = tokenizer_id(t->tokenizer, usual[i]);
     return t->corpus.end >= 0 ? 0
@@ -264,6 +266,19 @@ static int open_output(struct tokenize *t, const struct arguments *args, struct 
     return file_absent(t->state) ? output_check_names(&t->output, true, err) : 0; /* read_state knows more */
 }
 
+/* Adds the mask, and the tokens that are never masked. "mask": null: the tokenizer has none. */
+static void describe_roles(json_t *root, const struct token_roles *roles)
+{
+    int32_t mask = roles->ids[SPECIAL_MASK], pad = roles->ids[SPECIAL_PAD];
+    json_object_set_new(root, "mask", mask < 0 ? json_null() : json_integer(mask));
+    if (mask < 0) return;
+    if (pad >= 0) json_object_set_new(root, "pad", json_integer(pad));
+    json_t *special = json_array();
+    for (int64_t i = 0; i < roles->special.count; i++)
+        json_array_append_new(special, json_integer(roles->special.ids[i]));
+    json_object_set_new(root, "special", special);
+}
+
 /* Describes a part of the data for the reader of token files and for people; the caller frees it. */
 static char *description(struct tokenize *t, int part, const char *tokenizer)
 {
@@ -275,6 +290,7 @@ static char *description(struct tokenize *t, int part, const char *tokenizer)
         "documents", (json_int_t)at->documents, "tokens", (json_int_t)at->tokens, "largest",
         (json_int_t)at->largest, "type", token_writer_type(w), "labels", (json_int_t)at->labels, "template",
         t->corpus.record.chat ? t->corpus.record.chat->name : NULL);
+    if (root) describe_roles(root, &t->settings.roles);
     if (root && t->corpus.record.label)
         json_object_set_new(root, "classes", json_integer(token_writer_classes(w)));
     if (root && t->output.skipped) json_object_set_new(root, "skipped", json_integer(t->output.skipped));

@@ -128,7 +128,7 @@ struct data_options {
     enum documents_long too_long;
     int64_t end; /* token that ends a document, of files without an index; -1: none */
     /* Masked tokens (mask.h): of a whole sample, in proportion of a shorter one; 0: labels are next tokens */
-    int64_t masked, mask_token, special; /* tokens below `special` are not masked */
+    int64_t masked, mask_token, special; /* tokens below `special` are not masked; mask_token -1: not known */
 };
 
 struct data_batch {

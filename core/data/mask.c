@@ -2,6 +2,7 @@
 #include "core/data/mask.h"
 #include "kernels/philox.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 
 enum { MASK_STREAM = 0x6d61736b }; /* separates these numbers from others of the same seed */
@@ -20,13 +21,29 @@ static int by_number(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* Returns the number of tokens apart that are less than one. */
+static int64_t apart_below(const struct mask *m, int64_t token)
+{
+    int64_t from = 0, to = m->apart_count;
+    while (from < to) {
+        int64_t middle = (from + to) / 2;
+        if (m->apart[middle] < token) from = middle + 1;
+        else to = middle;
+    }
+    return from;
+}
+
 /* Returns what a chosen token becomes. */
 static int32_t replaced(const struct mask *m, int32_t token, const uint32_t words[4])
 {
-    uint64_t others = m->vocabulary > m->special ? (uint64_t)(m->vocabulary - m->special) : 1;
+    int64_t first = apart_below(m, m->special), left = m->vocabulary - m->special - (m->apart_count - first);
+    uint64_t others = left > 0 ? (uint64_t)left : 1;
     double part = words[1] * 0x1p-32;
     if (part < 0.8) return (int32_t)m->token;
-    return part < 0.9 ? (int32_t)(m->special + (int64_t)((words[2] * others) >> 32)) : token;
+    if (part >= 0.9) return token;
+    int64_t other = m->special + (int64_t)((words[2] * others) >> 32);
+    while (first < m->apart_count && m->apart[first] <= other) first++, other++;
+    return (int32_t)other;
 }
 
 /* The chosen places are those with the smallest numbers: each has the same chance, their count is fixed. */
@@ -36,7 +53,9 @@ void mask_sample(const struct mask *m, int32_t *tokens, int32_t *labels, int64_t
     uint32_t words[4];
     for (int64_t i = 0; i < count; i++) {
         labels[i] = -1;
-        if (tokens[i] < m->special || tokens[i] == m->token) continue;
+        int64_t below = apart_below(m, tokens[i]);
+        bool apart = below < m->apart_count && m->apart[below] == tokens[i];
+        if (tokens[i] < m->special || tokens[i] == m->token || apart) continue;
         draw(m, i, words);
         order[possible++] = (uint64_t)words[0] << 32 | (uint64_t)i;
     }

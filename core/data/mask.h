@@ -11,6 +11,8 @@ struct mask {
     int64_t epoch, sample;              /* number of the sample's first token among all */
     int64_t chosen, context;            /* chosen of a sample with `context` tokens that may be; at least 1 */
     int64_t token, special, vocabulary; /* tokens below `special` are not chosen and do not replace others */
+    const int32_t *apart;               /* (apart_count) sorted: those from `special` on, neither */
+    int64_t apart_count;
 };
 /* Masks tokens (count); writes labels (count), -1 for those that are not chosen. order (count): scratch. */
 void mask_sample(const struct mask *mask, int32_t *tokens, int32_t *labels, int64_t count, uint64_t *order);

@@ -61,6 +61,7 @@ int token_file_parse(struct token_file *file, const char *path, enum token_form 
 char *token_file_index(const char *path);
 /* Returns the path of the file of labels, malloc'ed; NULL as above. */
 char *token_file_labels(const char *path);
+enum { TOKEN_DESCRIPTION_BYTES = 1 << 20 };
 /* Returns the path of the description by `meopt tokenize`, X.json, malloc'ed; NULL as above. */
 char *token_file_description(const char *path);
 char *token_file_classes(const char *path);

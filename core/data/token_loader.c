@@ -11,6 +11,7 @@
 #include "core/base/log.h"
 #include "core/base/progress.h"
 #include "core/data/mask.h"
+#include "core/data/mask_tokens.h"
 #include "core/data/token_documents.h"
 #include "core/data/token_file.h"
 
@@ -19,8 +20,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-enum { MOST_DESCRIPTION = 1 << 20 };
 
 struct token_loader {
     struct data_options options;
@@ -31,6 +30,7 @@ struct token_loader {
     bool bounded;    /* documents are apart, and the files have boundaries */
     int64_t assumed; /* files of which no description says that all tokens are labels */
     struct document_facts facts;
+    struct mask_tokens mask;
     struct token_pack pack; /* the samples, if documents are whole */
     /* A sample is a document; NULL: a window of all tokens */
     const int32_t *classes; /* of each document */
@@ -119,7 +119,9 @@ static void mask_slot(struct token_loader *l, int64_t slot, int64_t at, int64_t 
                               .context = o->context,
                               .token = o->mask_token,
                               .special = o->special,
-                              .vocabulary = o->vocabulary};
+                              .vocabulary = o->vocabulary,
+                              .apart = l->mask.apart,
+                              .apart_count = l->mask.count};
     mask_sample(&mask, l->input + slot * o->context, l->labels + slot * o->context, count, l->order);
 }
 
@@ -359,10 +361,10 @@ static int check_facts(const struct token_file *f, json_t *facts, struct error *
 /* Compares a file with its description, which only `meopt tokenize` writes: other JSON files of that name say
  * nothing. *described: it has one. */
 static int check_description(const struct token_file *f, int64_t vocabulary, bool *described,
-                             struct error *err)
+                             struct mask_tokens *mask, struct error *err)
 {
     char *file = token_file_description(f->path);
-    json_t *root = file && !file_absent(file) ? json_read(file, MOST_DESCRIPTION, NULL) : NULL,
+    json_t *root = file && !file_absent(file) ? json_read(file, TOKEN_DESCRIPTION_BYTES, NULL) : NULL,
            *largest = json_object_get(root, "largest");
     const char *tokenizer = json_string_value(json_object_get(root, "tokenizer"));
     int code = 0;
@@ -376,6 +378,7 @@ static int check_description(const struct token_file *f, int64_t vocabulary, boo
                          (long long)vocabulary);
     }
     if (!code && *described) code = check_facts(f, root, err);
+    if (!code && *described && mask) code = mask_tokens_read(mask, root, err);
     if (code) error_at(err, f->path, 0, 0);
     json_decref(root);
     free(file);
@@ -397,8 +400,9 @@ static int open_files(struct token_loader *l, const struct image_list *list, str
         struct token_file *f = &l->files[l->file_count];
         code = token_file_open(f, path, o->tokens, err);
         bool described;
-        if (!code && ((code = check_bytes(f, o, err)) ||
-                      (code = check_description(f, o->vocabulary, &described, err))))
+        if (!code &&
+            ((code = check_bytes(f, o, err)) ||
+             (code = check_description(f, o->vocabulary, &described, o->masked ? &l->mask : NULL, err))))
             token_file_close(f);
         int64_t listed = image_place(list->names[i]).bytes, found = (int64_t)f->data.bytes;
         if (!code && listed != found) {
@@ -417,6 +421,7 @@ static int open_files(struct token_loader *l, const struct image_list *list, str
         l->documents_at[l->file_count + 1] = l->documents_at[l->file_count] + token_file_documents(f);
         l->begins_at[++l->file_count] = l->tokens;
     }
+    if (!code && o->masked && (code = mask_tokens_check(&l->mask, o, err))) error_at(err, o->root, 0, 0);
     document_facts_resolve(&l->facts, o, l->labelled);
     for (int64_t i = 0; i < l->file_count && l->facts.as != DOCUMENTS_JOINED; i++)
         l->bounded |= l->files[i].index.data || o->end >= 0 || i > 0;
@@ -541,5 +546,6 @@ void token_loader_close(struct token_loader *l)
     free(l->ends);
     free(l->row);
     free(l->order);
+    mask_tokens_free(&l->mask);
     free(l);
 }

@@ -5,6 +5,7 @@
 #include "core/base/path.h"
 #include "core/base/log.h"
 #include "core/data/labels.h"
+#include "core/data/mask_tokens.h"
 #include "core/data/token_documents.h"
 #include "core/device/threads.h"
 #include "core/run/checkpoint.h"
@@ -194,6 +195,31 @@ void experiment_close_validation(struct validation_data *d)
     data_close(d->val);
     data_close(d->bank);
     *d = (struct validation_data){0};
+}
+
+int experiment_settle_mask(struct config *c, struct error *err)
+{
+    struct mask_tokens mask = {0};
+    struct data_options options = token_options(c);
+    char text[24];
+    if (config_given(c, "data.mask_token")) return 0;
+    if (!options.root[0]) options.root = c->data.val;
+    int code = mask_tokens_find(&mask, &options, err);
+    snprintf(text, sizeof text, "%lld", (long long)mask.token);
+    bool found = !code && mask.described && mask.token >= 0;
+    if (!code && mask.described && !found) {
+        code = error_set(err, EXIT_CONFIG, "set data.mask_token, or use a tokenizer that has a mask_token",
+                         "the tokenizer of the token files names no mask_token");
+        error_at(err, c->data.root, 0, 0);
+    }
+    if (found) code = config_assign(c, "data.mask_token", text, err);
+    int64_t first = 0; /* those after these are listed */
+    while (first < mask.count && mask.apart[first] == first) first++;
+    snprintf(text, sizeof text, "%lld", (long long)first);
+    if (found && !code && !config_given(c, "data.special_tokens"))
+        code = config_assign(c, "data.special_tokens", text, err);
+    mask_tokens_free(&mask);
+    return code;
 }
 
 int experiment_list_classes(struct config *c, struct image_list *list, struct error *err)

@@ -34,6 +34,9 @@ struct data_options experiment_tower_images(const struct config *config, bool st
 /* Sets model_s.classes, if it is 0 and the objective reads labels, to the number of classes in data.root.
  * Does nothing if there is no such directory. */
 int experiment_set_classes(struct config *config, struct error *err);
+/* Sets data.mask_token and data.special_tokens, where these are not given, to those that the description of
+ * data.root's token files names. Refuses a tokenizer without a mask. */
+int experiment_settle_mask(struct config *config, struct error *err);
 struct image_list;
 /* The same, and returns the images that it listed for data_options.list; else an empty list. */
 int experiment_list_classes(struct config *config, struct image_list *list, struct error *err);

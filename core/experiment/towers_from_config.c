@@ -355,6 +355,7 @@ static int settle_language(struct config *c, bool random, struct model_shape *g,
     if (!c->model_s.vocabulary) c->model_s.vocabulary = g->vocabulary;
     code = adapters_settle(c, g, err);
     if (!code && objective_of(c)->classes) code = settle_class_count(c, g, err);
+    if (!code && objective_of(c)->masked) code = experiment_settle_mask(c, err);
     if (!code && objective_of(c)->masked) code = special_tokens_settle(c, g, err);
     if (!code) code = experiment_check(c, NULL, g, err);
     return code ? code : config_resolve(c, g->family, err);

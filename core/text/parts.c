@@ -156,6 +156,10 @@ const char *tokenizer_text(const struct tokenizer *t, int32_t id)
 {
     return id >= 0 && id < t->count ? t->tokens[id].text : NULL;
 }
+bool tokenizer_special(const struct tokenizer *t, int32_t id)
+{
+    return id >= 0 && id < t->count && t->tokens[id].text && t->tokens[id].special;
+}
 bool tokenizer_has(const struct tokenizer *t, enum tokenizer_property property)
 {
     bool lower = property == TOKENIZER_LOWERCASE;

@@ -52,6 +52,8 @@ int64_t tokenizer_vocabulary(const struct tokenizer *tokenizer);
 int32_t tokenizer_id(const struct tokenizer *tokenizer, const char *text);
 /* Returns the text of a token as in the file; NULL: no such token. */
 const char *tokenizer_text(const struct tokenizer *tokenizer, int32_t id);
+/* Returns whether it is a special one among added_tokens. */
+bool tokenizer_special(const struct tokenizer *tokenizer, int32_t id);
 /* Returns the tokens that the post-processor adds before (end false) or after a text. */
 const int32_t *tokenizer_added(const struct tokenizer *tokenizer, bool end, int *count);
 

@@ -431,6 +431,7 @@ int tokenizer_settings_read(struct tokenizer_settings *s, const char *path, cons
     int code = directory ? 0 : err->code;
     if (!code) code = read_object(&config, directory, "tokenizer_config.json", config_members, err);
     if (!code) code = check_config(config, tokenizer, err);
+    if (!code) code = token_roles_read(&s->roles, directory, config, tokenizer, err);
     if (!code) code = read_object(&generation, directory, "generation_config.json", generation_members, err);
     if (!code) code = read_jinja(&jinja, &file, directory, config, err);
     if (special_text(config, "bos_token")) s->bos = xstrdup(special_text(config, "bos_token"));
@@ -450,5 +451,6 @@ void tokenizer_settings_free(struct tokenizer_settings *s)
     free(s->bos);
     free(s->eos);
     json_decref(s->own);
+    token_roles_free(&s->roles);
     *s = (struct tokenizer_settings){0};
 }

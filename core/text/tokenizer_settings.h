@@ -4,6 +4,7 @@
 #define MEOPT_TEXT_TOKENIZER_SETTINGS_H
 
 #include "core/text/text_record.h"
+#include "core/text/token_roles.h"
 
 enum { TOKENIZER_ENDS = 16 };
 
@@ -15,6 +16,7 @@ struct tokenizer_settings {
     int32_t end;                  /* eos_token; -1: none */
     int32_t ends[TOKENIZER_ENDS]; /* tokens that end an answer: eos_token, eos_token_id, the end of a turn */
     int end_count;
+    struct token_roles roles;
     /* of generation_config.json, which draws: the options of meopt generate that do, and members without one;
      * "": none */
     char sampling[96], not_applied[128];

@@ -3,6 +3,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
 #include <cmocka.h>
@@ -52,6 +53,27 @@ static void fifteen_percent_are_chosen(void **state)
         if (i % 8) assert_in_range(times[i], SAMPLES * 0.07, SAMPLES * 0.25);
 }
 
+/* Tokens apart are neither chosen nor drawn, and the others are drawn as often as each other. */
+static void tokens_apart_stay(void **state)
+{
+    static const int32_t apart[] = {3, SPECIAL, SPECIAL + 1, 500, VOCABULARY - 1};
+    int drawn = 0, low = 0;
+    for (int s = 0; s < SAMPLES; s++) {
+        make((struct mask){.seed = 3, .sample = s * CONTEXT, .apart = apart, .apart_count = 5}, CONTEXT);
+        for (int i = 0; i < CONTEXT; i++)
+            for (int k = 0; k < 5; k++) {
+                assert_true(original[i] != apart[k] || labels[i] < 0);
+                assert_true(tokens[i] != apart[k] || original[i] == apart[k]);
+            }
+        for (int i = 0; i < CONTEXT; i++) {
+            bool other = labels[i] >= 0 && tokens[i] != MASK && tokens[i] != original[i];
+            drawn += other;
+            low += other && tokens[i] < VOCABULARY / 2;
+        }
+    }
+    assert_in_range(low, drawn * 0.46, drawn * 0.52); /* 488 of 986 */
+}
+
 static void same_seed_epoch_and_sample_are_the_same(void **state)
 {
     static const struct {
@@ -84,6 +106,7 @@ static void short_samples_have_at_least_one(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(fifteen_percent_are_chosen),
+                                       cmocka_unit_test(tokens_apart_stay),
                                        cmocka_unit_test(same_seed_epoch_and_sample_are_the_same),
                                        cmocka_unit_test(short_samples_have_at_least_one)};
     return cmocka_run_group_tests(tests, NULL, NULL);
