@@ -98,13 +98,14 @@ class Shim:
                 gone()
             out.seek(0)
             err.seek(0)
-            with open(shared, "rb") as f:
+            with open(shared, "rb") as f:  # the log is a small part of the file
+                head = f.read(HEAD)
                 self.last_code = shell_code(code)
                 return Result(
                     self.last_code,
                     out.read().decode(errors="replace"),
                     err.read().decode(errors="replace"),
-                    f.read(),
+                    head + f.read(struct.unpack_from("Q", head, LOG + 8)[0]),
                 )
 
 
