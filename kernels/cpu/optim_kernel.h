@@ -447,6 +447,8 @@ void OPTIM_NAME(optim_step)(const struct optim_task *t, int64_t begin, int64_t e
             step_as(t, RULE_APADAMW, WEIGHTS_24, STATE_8BIT, STATE_8BIT, begin, end, out);
         else if (rule == RULE_APADAMW && w == WEIGHTS_BF16_SR)
             step_as(t, RULE_APADAMW, WEIGHTS_BF16_SR, STATE_8BIT, STATE_8BIT, begin, end, out);
+        else if (rule == RULE_APADAMW && w == WEIGHTS_F32)
+            step_as(t, RULE_APADAMW, WEIGHTS_F32, STATE_8BIT, STATE_8BIT, begin, end, out);
         else step_as(t, rule, w, STATE_8BIT, STATE_8BIT, begin, end, out);
     } else if (v == STATE_NONE && m == STATE_8BIT)
         step_as(t, rule, w, STATE_8BIT, STATE_NONE, begin, end, out);
