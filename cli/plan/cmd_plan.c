@@ -313,6 +313,12 @@ static int compute_report(struct plan_report *r, struct memory_planner *p, struc
     if ((code = scaling_table_make(&r->scaling, args, p, r->ranks, r->gflops, err)) != 0) return code;
     r->advises = argument_flag(args, "advise");
     if (r->advises) scaling_advise(&r->advice, args, p, r->card.bytes, r->ranks, r->gflops);
+    r->grids = argument_flag(args, "grid");
+    if (r->grids) {
+        bool known = r->count.peaks.bytes_per_s > 0 && r->step_ms <= 0 && r->gflops <= 0; /* of --card */
+        plan_grid_make(&r->grid, args, p, r->card.bytes, r->ranks, r->gflops,
+                       known ? r->count.compute_s + r->count.memory_s + r->update_s : 0);
+    }
     r->disk_bytes = p->plan.checkpoint_bytes *
                     (config->train.checkpoint_keep + 1 + (config->data.val[0] && config->train.eval_every));
     if (config->data.val[0] &&
@@ -402,6 +408,8 @@ static const struct option options[] = {
      .help = "processors of a node that its ranks, on the CPU, share (default: each rank has its own)"},
     {"advise", .help = "with several ranks: compare dist.shard, train.rounds and dist.pipeline by memory and "
                        "simulated step, and mark the fastest that fits"},
+    {"grid", .help = "plan and simulate each division of the ranks into tensor groups, stages and replicas "
+                     "(dist.tensor, dist.pipeline), next to the published grid of the same model"},
     {"step-ms", .type = OPTION_REAL, .value = "MS", .max = 1e12,
      .help = "measured step of one rank (meopt bench train; default: from --gflops)"},
     {"gflops", .type = OPTION_REAL, .value = "X", .max = 1e9,

@@ -251,6 +251,7 @@ void plan_report_print(const struct plan_report *r)
     print_disk(r);
     if (r->scaling.count) scaling_table_print(&r->scaling);
     if (r->advises) scaling_advice_print(&r->advice);
+    if (r->grids) plan_grid_print(&r->grid);
     if (r->published) print_published(r);
 }
 
@@ -366,6 +367,7 @@ static void add_time(json_t *root, const struct plan_report *r)
     json_object_set_new(root, "sent_bytes_per_step", json_real(plan_sent_bytes(p, r->ranks)));
     json_object_set_new(root, "scaling", r->scaling.count ? scaling_table_json(&r->scaling) : json_null());
     json_object_set_new(root, "advice", r->advises ? scaling_advice_json(&r->advice) : json_null());
+    json_object_set_new(root, "grid", r->grids ? plan_grid_json(&r->grid) : json_null());
 }
 
 json_t *plan_report_json(const struct plan_report *r)

@@ -3,6 +3,7 @@
 #define MEOPT_CLI_PLAN_REPORT_H
 
 #include "cli/plan/plan_card.h"
+#include "cli/plan/plan_grid.h"
 #include "cli/plan/plan_memory.h"
 #include "cli/plan/plan_scaling.h"
 #include "core/data/data.h"
@@ -29,6 +30,8 @@ struct plan_report {
     struct scaling_table scaling;
     bool advises; /* --advise */
     struct scaling_advice advice;
+    bool grids; /* --grid */
+    struct plan_grid grid;
     int explained;                   /* enum memory_class; -1: all */
     int64_t images;                  /* in data.root; -1: not counted */
     struct document_facts documents; /* samples 0: none are known */

@@ -26,8 +26,8 @@ static void share_processors(struct plan_speed *how, const struct arguments *arg
     how->threads = threads && atoi(threads) > 0 ? atoi(threads) : how->cores;
 }
 
-static struct plan_speed read_speed(const struct arguments *args, const struct memory_planner *p, int ranks,
-                                    double gflops)
+struct plan_speed plan_speed_read(const struct arguments *args, const struct memory_planner *p, int ranks,
+                                  double gflops)
 {
     const struct plan *plan = &p->plan;
     double step_ms = argument_real(args, "step-ms", 0), bandwidth = argument_real(args, "bandwidth", 0),
@@ -56,6 +56,12 @@ static struct plan_speed read_speed(const struct arguments *args, const struct m
     return how;
 }
 
+void plan_speed_assume_network(struct plan_speed *how)
+{
+    struct simulated_speed *s = &how->speed;
+    if (how->ranks > s->node_ranks && s->network <= 0) s->network = 1e9 * NETWORK_GB_PER_S;
+}
+
 /* Returns the step of n ranks. */
 static struct simulated_step simulate(const struct plan_speed *how, const struct simulated_schedule *schedule,
                                       int n)
@@ -69,7 +75,7 @@ static struct simulated_step simulate(const struct plan_speed *how, const struct
 
 static const char *source(bool assumed) { return assumed ? _(" (assumed)") : _(" (given)"); }
 
-static void print_speed(const struct plan_speed *how)
+void plan_speed_print(const struct plan_speed *how)
 {
     const struct simulated_speed *s = &how->speed;
     printf(_("a step of one rank takes %.4g s"), s->step_s);
@@ -98,9 +104,8 @@ int scaling_table_make(struct scaling_table *t, const struct arguments *args,
         return error_set(err, EXIT_USAGE, "give --step-ms (from 'meopt bench train'), --gflops or --measure",
                          "--bandwidth requires the time of a step on one rank");
     memory_option_plan(&option, planner, "", simulate_inspect, &schedule);
-    t->how = read_speed(args, planner, ranks, gflops);
+    t->how = plan_speed_read(args, planner, ranks, gflops);
     int each = planner->plan.stages * planner->plan.tensor;
-    schedule.tensor_bytes = (double)planner->plan.tensor_bytes;
     for (int n = each; n <= ranks && t->count < SCALING_ROWS && option.possible;
          n = n < ranks && 2 * n > ranks ? ranks : 2 * n) {
         struct simulated_step s = simulate(&t->how, &schedule, n);
@@ -119,7 +124,7 @@ int scaling_table_make(struct scaling_table *t, const struct arguments *args,
 void scaling_table_print(const struct scaling_table *t)
 {
     printf(_("\nscaling: "));
-    print_speed(&t->how);
+    plan_speed_print(&t->how);
     printf(_("   ranks     sums s     step s %12s   efficiency\n"), _(unit_of(t->sample_tokens > 0)->rate));
     for (int i = 0; i < t->count; i++)
         printf("  %6d %10.4f %10.4f %12.1f     %6.1f %%\n", t->rows[i].ranks, t->rows[i].sums_s,
@@ -143,36 +148,42 @@ json_t *scaling_table_json(const struct scaling_table *t)
 
 /* ---- the advice of --advise ---- */
 
-/* Adds a row for the keys, simulated on the nodes as they are. */
-static struct advice_row *add_choice(struct scaling_advice *a, const struct memory_planner *planner,
-                                     int stages, const char *keys)
+void plan_choice(struct advice_row *r, const struct plan_speed *given, const struct memory_planner *planner,
+                 size_t card_bytes, int stages, const char *keys)
 {
     struct simulated_schedule schedule = {0};
     struct memory_option option;
-    if (a->count == ADVICE_ROWS) return NULL;
-    struct advice_row *r = &a->rows[a->count++];
     *r = (struct advice_row){.stages = stages};
     snprintf(r->keys, sizeof r->keys, "%s", keys);
     memory_option_plan(&option, planner, keys, simulate_inspect, &schedule);
     r->possible = option.possible;
     r->peak_bytes = option.peak_bytes;
     snprintf(r->why, sizeof r->why, "%s", option.why);
-    if (!r->possible) return r;
-    r->fits = !a->card_bytes || r->peak_bytes <= a->card_bytes;
+    if (!r->possible) return;
+    r->fits = !card_bytes || r->peak_bytes <= card_bytes;
     double best = 0;
-    int nodes = (a->how.ranks + a->how.speed.node_ranks - 1) / a->how.speed.node_ranks;
+    int nodes = (given->ranks + given->speed.node_ranks - 1) / given->speed.node_ranks;
     for (int apart = 0; apart < (stages > 1 && nodes > 1 ? 2 : 1); apart++) {
-        struct plan_speed how = a->how;
+        struct plan_speed how = *given;
         how.speed.step_s *= option.compute; /* of recomputation, and of the part of a rank */
         how.speed.stages_apart = apart;
-        struct simulated_step step = simulate(&how, &schedule, a->how.ranks);
+        struct simulated_step step = simulate(&how, &schedule, how.ranks);
         if (apart && step.step_s >= best) continue;
         r->step = step;
         r->apart = apart;
         best = step.step_s;
     }
-    r->efficiency = a->how.speed.step_s / r->step.step_s;
+    r->efficiency = given->speed.step_s / r->step.step_s;
     simulate_free(&schedule);
+}
+
+/* Adds a row for the keys. */
+static struct advice_row *add_choice(struct scaling_advice *a, const struct memory_planner *planner,
+                                     int stages, const char *keys)
+{
+    if (a->count == ADVICE_ROWS) return NULL;
+    struct advice_row *r = &a->rows[a->count++];
+    plan_choice(r, &a->how, planner, a->card_bytes, stages, keys);
     return r;
 }
 
@@ -219,9 +230,9 @@ void scaling_advise(struct scaling_advice *a, const struct arguments *args,
     int each = planner->plan.micro < planner->plan.batch ? 2 : 1; /* of one round all orders are the same */
     int64_t depth = planner->plan.student.depth;
     *a = (struct scaling_advice){
-        .how = read_speed(args, planner, ranks, gflops), .card_bytes = card_bytes, .chosen = -1};
+        .how = plan_speed_read(args, planner, ranks, gflops), .card_bytes = card_bytes, .chosen = -1};
     struct simulated_speed *speed = &a->how.speed;
-    if (ranks > speed->node_ranks && speed->network <= 0) speed->network = 1e9 * NETWORK_GB_PER_S;
+    plan_speed_assume_network(&a->how);
     const struct config *c = &planner->config;
     bool given = c->origins[config_key_index("dist.pipeline")].from == ORIGIN_OVERRIDE;
     int only = given ? planner->plan.stages : 0; /* an override is not varied */
@@ -241,7 +252,7 @@ void scaling_advise(struct scaling_advice *a, const struct arguments *args,
 void scaling_advice_print(const struct scaling_advice *a)
 {
     printf(_("\nadvice   for %d ranks: "), a->how.ranks);
-    print_speed(&a->how);
+    plan_speed_print(&a->how);
     printf(_("    %-42s %12s %10s %10s %10s   efficiency\n"), "", _("peak MiB"), _("sent MB"), _("sums s"),
            _("step s"));
     const char *more = NULL;
@@ -266,33 +277,43 @@ void scaling_advice_print(const struct scaling_advice *a)
         printf(_("    (the memory of the card is unknown: --card-memory)\n"));
 }
 
-json_t *scaling_advice_json(const struct scaling_advice *a)
+json_t *plan_choice_json(const struct advice_row *r)
 {
-    const struct plan_speed *h = &a->how;
+    json_t *row = json_pack("{s:s, s:i, s:b}", "keys", r->keys, "stages", r->stages, "possible", r->possible);
+    if (!r->possible) json_object_set_new(row, "why", json_string(r->why));
+    json_t *figures =
+        !r->possible
+            ? NULL
+            : json_pack("{s:b, s:b, s:I, s:f, s:f, s:f, s:f}", "stages_apart", r->apart, "fits", r->fits,
+                        "peak_bytes", (json_int_t)r->peak_bytes, "sent_bytes_per_step", r->step.sent_bytes,
+                        "sums_s", r->step.sums_s, "step_s", r->step.step_s, "efficiency", r->efficiency);
+    json_object_update(row, figures);
+    json_decref(figures);
+    return row;
+}
+
+json_t *plan_speed_json(const struct plan_speed *h, json_t *rows)
+{
     const struct simulated_speed *s = &h->speed;
-    json_t *assumed = json_array(), *rows = json_array();
+    json_t *assumed = json_array();
     const char *const names[] = {"gflops", "bandwidth", "network", "latency"};
     const bool was[] = {h->gflops_assumed, h->bandwidth_assumed, h->network_assumed && s->network > 0,
                         h->latency_assumed};
     for (int i = 0; i < 4; i++)
         if (was[i]) json_array_append_new(assumed, json_string(names[i]));
-    for (int i = 0; i < a->count; i++) {
-        const struct advice_row *r = &a->rows[i];
-        json_t *row = json_pack("{s:s, s:i, s:b, s:b}", "keys", r->keys, "stages", r->stages, "possible",
-                                r->possible, "chosen", i == a->chosen);
-        if (!r->possible) json_object_set_new(row, "why", json_string(r->why));
-        json_t *figures = !r->possible
-                              ? NULL
-                              : json_pack("{s:b, s:b, s:I, s:f, s:f, s:f, s:f}", "stages_apart", r->apart,
-                                          "fits", r->fits, "peak_bytes", (json_int_t)r->peak_bytes,
-                                          "sent_bytes_per_step", r->step.sent_bytes, "sums_s", r->step.sums_s,
-                                          "step_s", r->step.step_s, "efficiency", r->efficiency);
-        json_object_update(row, figures);
-        json_decref(figures);
-        json_array_append_new(rows, row);
-    }
     return json_pack("{s:i, s:i, s:f, s:f, s:f, s:f, s:o, s:o}", "ranks", h->ranks, "node_ranks",
                      s->node_ranks, "one_rank_step_s", s->step_s, "bandwidth_gb_per_s", s->bandwidth / 1e9,
                      "network_gb_per_s", s->network / 1e9, "latency_us", s->latency_s * 1e6, "assumed",
                      assumed, "options", rows);
+}
+
+json_t *scaling_advice_json(const struct scaling_advice *a)
+{
+    json_t *rows = json_array();
+    for (int i = 0; i < a->count; i++) {
+        json_t *row = plan_choice_json(&a->rows[i]);
+        json_object_set_new(row, "chosen", json_boolean(i == a->chosen));
+        json_array_append_new(rows, row);
+    }
+    return plan_speed_json(&a->how, rows);
 }

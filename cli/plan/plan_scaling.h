@@ -12,7 +12,7 @@
 enum {
     SCALING_ROWS = 18,
     ADVICE_ROWS = 96,
-    ADVICE_KEYS = 96,
+    ADVICE_KEYS = 160,
     PLAN_NODE_RANKS = 8 /* default of --node-ranks */
 };
 
@@ -35,21 +35,37 @@ struct scaling_table {
     } rows[SCALING_ROWS]; /* 1, 2, 4 ... ranks; the last row has --ranks */
 };
 
+/* An experiment with other keys, simulated on the nodes as they are. */
+struct advice_row {
+    char keys[ADVICE_KEYS];
+    int stages; /* dist.pipeline */
+    bool apart; /* faster with the stages of a replica on different nodes */
+    bool possible, fits;
+    char why[200]; /* the reason if it is not possible */
+    size_t peak_bytes;
+    struct simulated_step step;
+    double efficiency;
+};
+
 struct scaling_advice {
     struct plan_speed how;
     size_t card_bytes; /* 0: unknown */
     int count, chosen; /* chosen: the fastest that fits; -1: none fits */
-    struct advice_row {
-        char keys[ADVICE_KEYS];
-        int stages; /* dist.pipeline */
-        bool apart; /* faster with the stages of a replica on different nodes */
-        bool possible, fits;
-        char why[200]; /* the reason if it is not possible */
-        size_t peak_bytes;
-        struct simulated_step step;
-        double efficiency;
-    } rows[ADVICE_ROWS];
+    struct advice_row rows[ADVICE_ROWS];
 };
+
+/* Reads the speeds that are given, and assumes the others. */
+struct plan_speed plan_speed_read(const struct arguments *args, const struct memory_planner *planner,
+                                  int ranks, double gflops);
+/* Assumes a network if the ranks are on several nodes and none is given. */
+void plan_speed_assume_network(struct plan_speed *how);
+void plan_speed_print(const struct plan_speed *how);
+/* Returns an object with the speeds, and `rows` as its options. */
+json_t *plan_speed_json(const struct plan_speed *how, json_t *rows);
+/* Plans and simulates how->ranks ranks with these keys. card_bytes 0: unknown */
+void plan_choice(struct advice_row *row, const struct plan_speed *how, const struct memory_planner *planner,
+                 size_t card_bytes, int stages, const char *keys);
+json_t *plan_choice_json(const struct advice_row *row);
 
 /* Returns the number of ranks per node, by --nodes or --node-ranks. */
 int plan_node_ranks(const struct arguments *args, int ranks);

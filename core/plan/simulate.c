@@ -25,6 +25,7 @@ void simulate_inspect(void *context, const struct trainer *t)
         .two_weights = dp_weight_buffers(t) == 2,
         .stages = t->stages ? t->stages->size : 1,
         .tensor = t->tensor ? t->tensor->size : 1,
+        .tensor_bytes = t->tensor ? (double)(t->tensor->tree_bytes * t->schedule.rounds) : 0,
         .stream_bytes = t->stages ? (double)pipeline_stream_bytes(tower, t->micro) : 0,
     };
     if (pipeline_divides_teacher(t)) {

@@ -38,7 +38,7 @@ struct simulated_schedule {
     bool sharded, sharded_weights;
     bool two_gradients, two_weights; /* buffers: a reduction, or a gather, overlaps with computing */
     int stages, tensor;              /* dist.pipeline, dist.tensor; 1: none */
-    double tensor_bytes;             /* per step: what a tensor group adds up (plan.h); set by the caller */
+    double tensor_bytes;             /* per step: arrays that a tensor group adds up */
     double stream_bytes;             /* of a micro-batch, between two stages */
     int teacher_groups;              /* of a teacher that the stages divide; 0: none */
     double teacher_stream_bytes;

@@ -230,8 +230,9 @@ static int64_t longest_part(const struct trainer *t)
     int64_t longest = 0,
             size = (int64_t)(m->sharded ? dtype_bytes(t->student->options.grad_type) : sizeof(float));
     const struct tower *towers[] = {t->student, t->teacher};
-    for (int i = 0; i < 2 && t->stages; i++) {
-        int64_t stream = towers[i] ? pipeline_stream_bytes(towers[i], t->micro) : 0;
+    for (int i = 0; i < 2 && towers[i] && (t->stages || t->tensor); i++) {
+        int64_t stream = pipeline_stream_bytes(towers[i], t->micro);
+        if (!t->stages) stream = comm_tree_part(t->tensor->size, stream / (int64_t)sizeof(float));
         if (stream > longest) longest = stream;
     }
     for (int group = 0; group < t->student->group_count; group++)

@@ -156,6 +156,9 @@ last = [facts[k][2] for k in ("peak_bytes", "time_s", "converged_loss", "ranks",
 assert last == [mib * 1048576, seconds, loss, 4, 32], last
 END
 done
+c "$dir/without" --published gpt_1_3b_grid --json 2>/dev/null | python3 -c 'import json, sys
+peaks = {f["key"]: f["values"] for f in json.load(sys.stdin)["facts"]}["peak_bytes"][1:]
+assert [p / 1048576 for p in peaks] == [25061, 11300, 5673, 12375, 8141, 6211], peaks' || fail "the published grid"
 c "$dir/without" "$dir/with" --reference with --json | python3 -c 'import json,sys; assert json.load(sys.stdin)["columns"][1]["reference"]' || fail reference
 make with-2 60 0.6 1.01 400000000
 c "$dir/without,$dir/without" "$dir/with,$dir/with-2" >"$dir/out"

@@ -197,6 +197,23 @@ expect 0 "$MEOPT" plan eva_clip.yaml --ranks 8 --advise train.rounds=depth train
 json 'len([o for o in j["advice"]["options"] if o["stages"] > 1 and "train.rounds" in o["why"]]) == 3'
 expect 0 "$MEOPT" plan "$gpt" --ranks 8 --bandwidth 10 --step-ms 1000 dist.pipeline=2 train.batch_size=8 train.micro_batch=1 --json
 json '[r["ranks"] for r in j["scaling"]] == [2, 4, 8] and 0.5 < j["scaling"][0]["step_s"] < 0.75'
+# The grid: each division of the ranks, for the same steps, next to the published one.
+expect 0 "$MEOPT" plan "$gpt" device.type=hip --ranks 4 --grid --card-memory 64G --step-ms 100 --json
+check <<'END'
+grid = j["grid"]
+rows = {(r["tensor"], r["stages"]): r for r in grid["options"]}
+published = {(1, 1): (25061, 9.63), (2, 1): (11300, 7.59), (4, 1): (5673, 6.16), (1, 2): (12375, 8.46), (1, 4): (8141, 8.03), (2, 2): (6211, 7.37)}
+assert {k: (r["published_peak_mib"], r["published_images_per_s"]) for k, r in rows.items()} == published, grid
+assert grid["images"] == 4 and grid["slices"] == 4 and grid["one_rank_step_s"] == 0.1 and sum(r["chosen"] for r in rows.values()) == 1, grid
+for (tensor, stages), r in rows.items():
+    assert r["possible"] and tensor * stages * r["replicas"] == 4 and "clip_mode=previous" in r["keys"], r
+    assert abs(r["images_per_s"] * r["step_s"] - 4) < 1e-9 and 0 <= r["sums_s"] < r["step_s"], r
+assert rows[1, 4]["peak_bytes"] < rows[1, 1]["peak_bytes"] < 25061 / 2 * 1048576, rows
+END
+expect 0 "$MEOPT" plan "$gpt" device.type=hip --ranks 6 --grid --json model.slices=2 dist.tensor=2
+json '[(r["tensor"], r["stages"], r["replicas"], r["published_peak_mib"]) for r in j["grid"]["options"]] == [(2, 1, 3, None), (2, 3, 1, None)] and j["tensor"] == 2'
+expect 0 "$MEOPT" plan "$gpt" device.type=hip --ranks 4 --grid --card k100-ai
+grep -q '25061 ' out && [ "$(grep -c '^  [> ]  *[124]  *[124]  *[124] ' out)" = 6 ] || fail "--grid: $(cat out)"
 expect 0 "$MEOPT" plan eva_clip.yaml --ranks 4 --advise
 [ "$(grep -c '(assumed)' out)" -ge 2 ] || fail "--advise: assumed speeds"
 expect 2 "$MEOPT" plan eva_clip.yaml --ranks 4 --bandwidth 10
