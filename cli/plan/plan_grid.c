@@ -50,22 +50,42 @@ static int given_value(const struct config *c, const char *key, int64_t value)
 }
 
 static void add_row(struct plan_grid *g, const struct memory_planner *planner, size_t card_bytes, int tensor,
-                    int stages)
+                    int stages, enum train_rounds rounds)
 {
     const struct config *c = &planner->config;
     char keys[ADVICE_KEYS];
+    bool varied = rounds && c->train.rounds == TRAIN_ROUNDS_AUTO && !c->train.wave;
     if (g->count == GRID_ROWS) return;
     struct grid_row *row = &g->rows[g->count++];
     *row = (struct grid_row){.tensor = tensor,
                              .replicas = g->how.ranks / tensor / stages,
+                             .rounds = rounds,
                              .published_bytes = NAN,
                              .published_rate = NAN};
     snprintf(keys, sizeof keys,
-             "dist.tensor=%d dist.pipeline=%d model_s.slices=%lld train.global_batch=%lld%s%s", tensor,
-             stages, (long long)g->slices, (long long)g->images, config_clips(c) ? " optim.clip_mode=" : "",
+             "dist.tensor=%d dist.pipeline=%d model_s.slices=%lld train.global_batch=%lld%s%s%s%s", tensor,
+             stages, (long long)g->slices, (long long)g->images, varied ? " train.rounds=" : "",
+             varied ? train_rounds_names[rounds] : "", config_clips(c) ? " optim.clip_mode=" : "",
              config_clips(c) ? optim_clip_mode_names[c->optim.clip_mode]
                              : ""); /* the same steps in all rows */
     plan_choice(&row->choice, &g->how, planner, card_bytes, stages, keys);
+}
+
+/* Adds the rows of a division: with several micro-batches per replica one for each order of rounds. */
+static void add_division(struct plan_grid *g, const struct memory_planner *planner, size_t card_bytes,
+                         int tensor, int stages)
+{
+    const struct config *c = &planner->config;
+    int64_t replicas = g->how.ranks / tensor / stages;
+    bool several = g->images > planner->plan.micro * replicas,
+         both = c->train.rounds == TRAIN_ROUNDS_AUTO && !c->train.wave && stages == 1 &&
+                c->optim.gradients == OPTIM_GRADIENTS_RELEASE &&
+                c->train.save_activations != TRAIN_SAVE_ACTIVATIONS_8BIT;
+    enum train_rounds first = c->train.rounds               ? c->train.rounds
+                              : c->train.wave || stages > 1 ? TRAIN_ROUNDS_BREADTH
+                                                            : TRAIN_ROUNDS_DEPTH;
+    add_row(g, planner, card_bytes, tensor, stages, several ? first : TRAIN_ROUNDS_AUTO);
+    if (several && both) add_row(g, planner, card_bytes, tensor, stages, TRAIN_ROUNDS_BREADTH);
 }
 
 static void choose_row(struct plan_grid *g)
@@ -103,7 +123,7 @@ void plan_grid_make(struct plan_grid *g, const struct arguments *args, const str
         for (int stages = 1; stages <= ranks / tensor && stages <= depth; stages++)
             if (ranks % (tensor * stages) == 0 && tensor <= g->how.speed.node_ranks &&
                 (!tensor_given || tensor == tensor_given) && (!stages_given || stages == stages_given))
-                add_row(g, planner, card_bytes, tensor, stages);
+                add_division(g, planner, card_bytes, tensor, stages);
     choose_row(g);
     read_published_grid(g, c);
 }
@@ -115,12 +135,13 @@ void plan_grid_print(const struct plan_grid *g)
            (long long)g->images, g->tokens ? _("samples") : _("images"), (long long)g->slices);
     plan_speed_print(&g->how);
     for (int i = 0; i < g->count; i++) published = published || isfinite(g->rows[i].published_bytes);
-    printf(_("    tensor  stages  replicas     peak MiB     sums s     step s per second%s\n"),
+    printf(_("    tensor  stages  replicas  rounds     peak MiB     sums s     step s per second%s\n"),
            published ? _("   published MiB   per second") : "");
     for (int i = 0; i < g->count; i++) {
         const struct grid_row *row = &g->rows[i];
         const struct advice_row *r = &row->choice;
-        printf("  %c %6d %7d %9d ", i == g->chosen ? '>' : ' ', row->tensor, r->stages, row->replicas);
+        printf("  %c %6d %7d %9d %7s ", i == g->chosen ? '>' : ' ', row->tensor, r->stages, row->replicas,
+               row->rounds ? train_rounds_names[row->rounds] : "1");
         if (!r->possible) {
             printf(_("not possible: %s\n"), r->why);
             continue;
@@ -143,6 +164,8 @@ json_t *plan_grid_json(const struct plan_grid *g)
         json_t *one = plan_choice_json(&row->choice);
         json_object_set_new(one, "tensor", json_integer(row->tensor));
         json_object_set_new(one, "replicas", json_integer(row->replicas));
+        json_object_set_new(one, "rounds",
+                            row->rounds ? json_string(train_rounds_names[row->rounds]) : json_null());
         json_object_set_new(one, "images_per_s",
                             row->choice.possible ? json_real((double)g->images / row->choice.step.step_s)
                                                  : json_null());

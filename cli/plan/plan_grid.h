@@ -14,14 +14,16 @@ struct plan_grid {
     int count, chosen;      /* chosen: the fastest that fits; -1: none fits */
     struct grid_row {
         int tensor, replicas;
+        enum train_rounds rounds; /* AUTO: one micro-batch per replica */
         struct advice_row choice;
         double published_bytes, published_rate; /* peak of a card, images per second; NAN: not published */
     } rows[GRID_ROWS];
 };
 
-/* Plans and simulates the rows. dist.tensor and dist.pipeline are varied unless overrides give them; the
- * images of a step and dist.shard stay. step_s: of the experiment as configured on one rank; 0: by the speeds
- * that are given or assumed. */
+/* Plans and simulates the rows. dist.tensor and dist.pipeline are varied unless overrides give them, and
+ * train.rounds where a replica has several micro-batches, unless it is set; the images of a step and
+ * dist.shard stay. step_s: of the experiment as configured on one rank; 0: by the speeds that are given or
+ * assumed. */
 void plan_grid_make(struct plan_grid *grid, const struct arguments *args,
                     const struct memory_planner *planner, size_t card_bytes, int ranks, double gflops,
                     double step_s);
