@@ -356,6 +356,71 @@ static void other_models_are_refused_by_name(void **state)
     }
 }
 
+#define ENCODER_SIZES                                                                                        \
+    "\"hidden_size\":64,\"num_hidden_layers\":2,\"num_attention_heads\":8,\"intermediate_size\":96,"         \
+    "\"vocab_size\":80"
+
+/* The kin of BERT: what their config.json says, and what it cannot say. names NULL: it is read. */
+static void config_says_which_encoder(void **state)
+{
+    static const struct {
+        enum family family;
+        const char *config, *names;
+    } rows[] = {
+        {FAMILY_ROBERTA, "{\"model_type\":\"roberta\"," ENCODER_SIZES ",\"max_position_embeddings\":34}",
+         NULL},
+        {FAMILY_ROBERTA, "{\"model_type\":\"xlm-roberta\"," ENCODER_SIZES "}", NULL},
+        {FAMILY_ROBERTA, NULL, NULL},
+        {FAMILY_ROBERTA, "{\"model_type\":\"roberta\"," ENCODER_SIZES ",\"max_position_embeddings\":32}",
+         "max_position_embeddings"},
+        {FAMILY_ROBERTA, "{\"model_type\":\"roberta\"," ENCODER_SIZES ",\"max_position_embeddings\":2}",
+         "max_position_embeddings"},
+        {FAMILY_ROBERTA, "{\"model_type\":\"roberta\"," ENCODER_SIZES ",\"pad_token_id\":0}", "pad_token_id"},
+        {FAMILY_ROBERTA, "{\"model_type\":\"roberta\"," ENCODER_SIZES ",\"type_vocab_size\":2}",
+         "type_vocab_size"},
+        {FAMILY_ROBERTA, "{\"model_type\":\"roberta\"," ENCODER_SIZES ",\"is_decoder\":true}", "is_decoder"},
+        {FAMILY_ROBERTA, "{\"model_type\":\"roberta\"," ENCODER_SIZES ",\"hidden_act\":\"relu\"}",
+         "hidden_act|relu"},
+        {FAMILY_ROBERTA, "{\"model_type\":\"xlm-roberta-xl\"," ENCODER_SIZES "}", "xlm-roberta-xl"},
+        {FAMILY_ROBERTA, "{\"model_type\":\"roberta\"," ENCODER_SIZES ",\"tie_word_embeddings\":false}",
+         "tie_word_embeddings"},
+        {FAMILY_ELECTRA, "{\"model_type\":\"electra\"," ENCODER_SIZES ",\"embedding_size\":24}", NULL},
+        {FAMILY_ELECTRA, "{\"model_type\":\"electra\"," ENCODER_SIZES ",\"embedding_size\":64}",
+         "embedding_size"},
+        {FAMILY_ELECTRA, "{\"model_type\":\"roberta\"," ENCODER_SIZES "}", "roberta"},
+        {FAMILY_DISTILBERT, "{\"model_type\":\"distilbert\",\"n_heads\":8,\"dim\":64,\"hidden_dim\":96}",
+         NULL},
+        {FAMILY_DISTILBERT, "{\"model_type\":\"distilbert\",\"num_attention_heads\":8}", NULL},
+        {FAMILY_DISTILBERT, "{\"model_type\":\"distilbert\",\"n_heads\":8,\"hidden_dim\":95}", "95"},
+        {FAMILY_DISTILBERT, "{\"model_type\":\"distilbert\",\"n_heads\":8,\"sinusoidal_pos_embds\":true}",
+         "sinusoidal_pos_embds"},
+        {FAMILY_DISTILBERT, "{\"model_type\":\"distilbert\",\"n_heads\":8,\"tie_weights_\":false}",
+         "tie_weights_"},
+        {FAMILY_DISTILBERT, "{\"model_type\":\"distilbert\",\"n_heads\":8,\"layer_norm_eps\":1e-5}",
+         "layer_norm_eps"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct error err;
+        struct model_shape g = small(rows[i].family), h = {.family = FAMILY_UNKNOWN};
+        g.kv_heads = 0;
+        g.parts = 0;
+        g.tied = true;
+        if (rows[i].family == FAMILY_ELECTRA) g.embedding = 24;
+        put_own(&g, "own.safetensors");
+        put_renamed(&g, "hf.safetensors");
+        put_config(rows[i].config);
+        int code = infer(&h, "hf.safetensors", &err);
+        if (code != (rows[i].names ? EXIT_CONFIG : 0) ||
+            !mentions(err.what, rows[i].names ? rows[i].names : ""))
+            fail_msg("row %zu: exit %d, %s", i, code, err.what);
+        if (code) continue;
+        assert_true(h.family == g.family && h.tied && h.positions == 32);
+        assert_true(rows[i].config ? h.heads == 8 : fact_assumed(&h, FACT_HEADS));
+        assert_int_equal(h.embedding, g.embedding);
+        assert_int_equal(h.types, g.types);
+    }
+}
+
 /* A llama whose tensors have other names, or lack one, is refused by the tensor's name. */
 static void names_that_are_no_llamas_are_refused(void **state)
 {
@@ -495,6 +560,7 @@ int main(void)
         cmocka_unit_test(own_files_need_no_config),
         cmocka_unit_test(config_says_what_no_tensor_shows),
         cmocka_unit_test(other_models_are_refused_by_name),
+        cmocka_unit_test(config_says_which_encoder),
         cmocka_unit_test(names_that_are_no_llamas_are_refused),
         cmocka_unit_test(heads_without_a_table_are_refused),
         cmocka_unit_test(parts_of_some_models),
