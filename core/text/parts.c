@@ -99,12 +99,17 @@ static int check_name(const char *path, const char *directory, struct error *err
                   ends_with(path, ".model") ? "SentencePiece" : "tiktoken");
         return error_at(err, path, 0, 0);
     }
+    static const char *const models[] = {"tokenizer.model", "spiece.model", "sentencepiece.bpe.model",
+                                         "spm.model", "sentencepiece.model"};
+    const char *found = NULL;
     if (!directory || !file_absent(path)) return 0;
-    char *model = path_join(directory, "tokenizer.model");
-    error_set(err, EXIT_FAILED, file_absent(model) ? N_("give --tokenizer DIR or tokenizer.json") : hint,
-              "has no tokenizer.json%s",
-              file_absent(model) ? "" : _(", but SentencePiece's tokenizer.model"));
-    free(model);
+    for (size_t i = 0; i < sizeof models / sizeof *models && !found; i++) {
+        char *model = path_join(directory, models[i]);
+        if (!file_absent(model)) found = models[i];
+        free(model);
+    }
+    if (found) error_set(err, EXIT_FAILED, hint, "has no tokenizer.json, but SentencePiece's %s", found);
+    else error_set(err, EXIT_FAILED, "give --tokenizer DIR or tokenizer.json", "has no tokenizer.json");
     return error_at(err, directory, 0, 0);
 }
 
@@ -166,6 +171,7 @@ bool tokenizer_has(const struct tokenizer *t, enum tokenizer_property property)
     const struct stages *stages = lower ? &t->normalizers : &t->splitters;
     if (property == TOKENIZER_BYTES) return t->byte_level;
     if (property == TOKENIZER_WORDPIECE) return t->wordpiece;
+    if (property == TOKENIZER_UNIGRAM) return t->unigram != NULL;
     for (int i = 0; i < stages->count; i++)
         if (stages->rows[i].kind == (lower ? STAGE_LOWERCASE : STAGE_PREFIX_SPACE)) return true;
     return false;

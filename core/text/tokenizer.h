@@ -58,7 +58,13 @@ bool tokenizer_special(const struct tokenizer *tokenizer, int32_t id);
 const int32_t *tokenizer_added(const struct tokenizer *tokenizer, bool end, int *count);
 
 /* Returns whether a tokenizer has a property. */
-enum tokenizer_property { TOKENIZER_BYTES, TOKENIZER_PREFIX_SPACE, TOKENIZER_WORDPIECE, TOKENIZER_LOWERCASE };
+enum tokenizer_property {
+    TOKENIZER_BYTES,
+    TOKENIZER_PREFIX_SPACE,
+    TOKENIZER_WORDPIECE,
+    TOKENIZER_UNIGRAM,
+    TOKENIZER_LOWERCASE
+};
 bool tokenizer_has(const struct tokenizer *tokenizer, enum tokenizer_property property);
 
 /* Places where a text can be encoded in parts: after a letter and before one of these. */

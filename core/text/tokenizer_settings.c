@@ -54,6 +54,11 @@ static const struct json_member config_members[] = {
     ANY("do_basic_tokenize"),
     ANY("legacy"),
     ANY("remove_space"),
+    ANY("keep_accents"),
+    ANY("split_by_punct"),
+    ANY("vocab_type"),
+    ANY("extra_ids"),
+    ANY("unk_id"),
     ANY("sp_model_kwargs"),
     ANY("wordpieces_prefix"),
     ANY("add_dummy_prefix_space"),
@@ -371,7 +376,7 @@ static int check_config(json_t *config, const struct tokenizer *t, struct error 
     if (!code && tokenizer_has(t, TOKENIZER_BYTES))
         code = check_flag(config, "add_prefix_space", tokenizer_has(t, TOKENIZER_PREFIX_SPACE),
                           N_("begins texts with a space"), N_("begins texts with none"), err);
-    if (!code && tokenizer_has(t, TOKENIZER_WORDPIECE))
+    if (!code && (tokenizer_has(t, TOKENIZER_WORDPIECE) || tokenizer_has(t, TOKENIZER_UNIGRAM)))
         code = check_flag(config, "do_lower_case", tokenizer_has(t, TOKENIZER_LOWERCASE),
                           N_("has lower case"), N_("has no lower case"), err);
     return code;

@@ -12,7 +12,10 @@ def write(name, row, **files):
     for file, value in {"tokenizer": rows[row]["tokenizer"], **files}.items():
         json.dump(value, open("%s/%s.json" % (name, file), "w"))
 write("xlmr", 0, tokenizer_config={"mask_token": {"content": "<mask>"}, "pad_token": "<pad>", "eos_token": "</s>"})
-write("bigbird", 2, config={"model_type": "big_bird", "pad_token_id": 330}, tokenizer_config={"eos_token": "</s>"})
+write("bigbird", 2, config={"model_type": "big_bird", "pad_token_id": 330}, tokenizer_config={"eos_token": "</s>", "keep_accents": False})
+write("lower", 2, tokenizer_config={"do_lower_case": True})
+os.makedirs("spiece")
+open("spiece/spiece.model", "w")
 write("map", 0, special_tokens_map={"mask_token": "<unk>"})
 write("two", 0, special_tokens_map={"mask_token": "<unk>"}, tokenizer_config={"mask_token": "<mask>"})
 write("absent", 0, special_tokens_map={"mask_token": "[MASK]"})
@@ -38,6 +41,10 @@ for name in two absent; do
     tokenize $name || code=$?
     [ $code = 7 ] && grep -q special_tokens_map.json log || fail "$name: exit $code: $(cat log)"
 done
+code=0
+tokenize lower || code=$?
+[ $code = 7 ] && grep -q do_lower_case log || fail "lower: exit $code: $(cat log)"
+! tokenize spiece && grep -q AutoTokenizer log || fail "spiece.model: $(cat log)"
 cat >masked.yaml <<'YAML'
 model: {family: bert, init: random, vocabulary: 400, context: 16, width: 16, depth: 1, heads: 2, hidden: 16}
 data: {root: xlmr.tok.bin, val: xlmr.tok.bin}
