@@ -392,10 +392,11 @@ int tower_create(struct tower **tower, struct device *device, const struct model
                 (int64_t)larger((size_t)model_shape->width, (size_t)model_shape_embedding(model_shape)),
         .width = model_shape->width};
     activations_lay_scratch(t);
+    *tower = t;
+    if (device->kind == DEVICE_DRY) return 0; /* it reads no values */
     if (t->resized && tower_has_ends(t)) upload_resize(t);
     if (model_shape_rotates(model_shape)) upload_rotation(t);
     if (tower_has_ends(t)) upload_constants(t);
-    *tower = t;
     return 0;
 }
 
