@@ -186,7 +186,14 @@ struct row_mean_gradient {
  *
  * floats: on a CPU, keeps probabilities and dS in fp32, also with instructions for bf16.
  * first: forward computes only queries from that token of each sample on; earlier rows of out and lse stay.
- * 0 for backward. */
+ * 0 for backward.
+ *
+ * block > 0: block-sparse attention. Samples have nb = ceil(N / block) blocks of that many tokens, the last
+ * one perhaps fewer. A query sees, in its segment, the keys of the blocks in the list of its head and block;
+ * a block that is n times in the list counts n times. Each list has the block itself, and at most N keys.
+ * Without causal, window and first. List r of the H * nb lists is keys[keys[r]] to keys[keys[r + 1] - 1], and
+ * these H * nb + 1 numbers come first. `queries` has the same pairs the other way round, the blocks that see
+ * each block. */
 struct attention {
     enum dtype type;
     const void *qkv; /* type (B, N, H + 2G, dh): queries, then keys, then values of each token */
@@ -197,6 +204,10 @@ struct attention {
     int64_t window;               /* 0: none */
     const int32_t *begins, *ends; /* (B, N), both or neither. NULL: one segment per sample */
     int64_t first;
+    int64_t block;          /* 0: none */
+    int64_t listed;         /* with block: members of the lists of keys, for the plan */
+    const int32_t *keys;    /* with block: lists of blocks */
+    const int32_t *queries; /* backward */
 };
 struct attention_gradient {
     struct attention forward; /* of which out and lse are read */

@@ -89,10 +89,10 @@ static void cpu_gemm(struct device *dev, const struct gemm *g)
 static void *attention_memory(struct device *dev, const struct attention *o, bool *tiles)
 {
     int threads = thread_count();
-    *tiles = is_bf16(o->type) && !o->floats && gemm_amx_available();
+    *tiles = is_bf16(o->type) && !o->floats && !o->block && gemm_amx_available();
     if (!device_has_type(dev, o->type)) return NULL;
     return reserve(dev, *tiles ? attention_amx_scratch(o->N, o->H, o->G, o->dh) * (size_t)threads
-                               : attention_scratch(o->N, o->dh, threads));
+                               : attention_scratch(o->N, o->dh, o->block, threads));
 }
 static void cpu_attention_forward(struct device *dev, const struct attention *o)
 {

@@ -234,25 +234,31 @@ static void gpu_row_mean_backward(struct device *dev, const struct row_mean_grad
 enum attention_way { ATTENTION_FORWARD, ATTENTION_BACKWARD_Q, ATTENTION_BACKWARD_KV };
 #define ATTENTION_KERNELS(way)                                                                               \
     {                                                                                                        \
-        way "_f32", way "_bf16_plain", way "_bf16_32", way "_bf16_64", way "_bf16_80", way "_bf16_96",       \
-            way "_bf16_128"                                                                                  \
+        way "_f32", way "_bf16_plain", way "_sparse_f32", way "_sparse_bf16", way "_bf16_32",                \
+            way "_bf16_64", way "_bf16_80", way "_bf16_96", way "_bf16_128"                                  \
     }
 static void launch_attention(struct device *dev, enum attention_way way, const struct attention *o,
                              uintptr_t addresses, int64_t rows, int64_t heads, void **arguments)
 {
-    static const char *const kernels[][7] = {ATTENTION_KERNELS("attention_forward"),
-                                             ATTENTION_KERNELS("attention_backward_q"),
-                                             ATTENTION_KERNELS("attention_backward_kv")};
+    enum { SPARSE = 2, MATRIX = 4, KERNELS = 9 };
+    static const char *const kernels[][KERNELS] = {ATTENTION_KERNELS("attention_forward"),
+                                                   ATTENTION_KERNELS("attention_backward_q"),
+                                                   ATTENTION_KERNELS("attention_backward_kv")};
     static const int64_t widths[] = {32, 64, 80, 96, GPU_HEAD_DIM};
     const struct gpu *gpu = gpu_of(dev);
     bool bf16 = half(dev, o->type);
     int at = 0;
+    if (o->block) {
+        int64_t blocks = (o->N + o->block - 1) / o->block, tiles = (o->block + 31) / 32;
+        gpu_launch(dev, kernels[way][SPARSE + bf16], blocks * tiles, heads, arguments);
+        return;
+    }
     if (!bf16 || gpu->plain || o->dh % 8 || addresses % 16) {
         gpu_launch(dev, kernels[way][bf16], (rows + 31) / 32, heads, arguments);
         return;
     }
     while (widths[at] < o->dh) at++;
-    gpu_launch_block(dev, kernels[way][2 + at], 4 * gpu->wave, (rows + 63) / 64, heads, arguments);
+    gpu_launch_block(dev, kernels[way][MATRIX + at], 4 * gpu->wave, (rows + 63) / 64, heads, arguments);
 }
 static void gpu_attention_forward(struct device *dev, const struct attention *given)
 {

@@ -1,5 +1,6 @@
 /* The shape of a decoder language model: defaults, limits, and the work of a sample. */
 #include "core/model/language_shape.h"
+#include "core/model/blocks.h"
 #include "core/model/family.h"
 
 #include <math.h>
@@ -121,13 +122,16 @@ int language_shape_check(struct model_shape *g, int64_t head_dim, struct error *
     if (!family_key(row, ROLE_FC1_W, g->ffn) || !family_key(row, ROLE_FC2_W, g->ffn))
         return error_set(err, EXIT_CONFIG, NULL, "a %s model has no feed-forward of kind %s",
                          family_name(g->family), model_shape_activation(g));
-    return check_rope(g, err);
+    code = check_rope(g, err);
+    return code ? code : blocks_check(g, err);
 }
 
 /* Pairs of a query and a key that it sees, in one sample. */
 static double pairs(const struct model_shape *g)
 {
     double N = (double)g->context, w = g->window && g->window < g->context ? (double)g->window : N;
+    if (blocks_used(g))
+        return (double)blocks_listed(g) / (double)g->heads * (double)g->block * (double)g->block;
     if (family_encoder(family_row(g->family))) return N * N;
     return w * (w + 1) / 2 + (N - w) * w;
 }

@@ -87,6 +87,8 @@ struct model_shape {
     int64_t kv_heads;   /* each for heads / kv_heads query heads; 0: heads */
     int64_t head_dim;   /* 0: width / heads */
     int64_t window;     /* a token sees this many, itself included; 0: all before it */
+    int64_t block;      /* tokens of a block of block-sparse attention (blocks.h); 0: all see all */
+    int64_t random;     /* with block: random blocks of a list */
     bool tied;          /* the head's matrix is the token table */
     int slices;         /* of each sliced parameter (parameters.h); 0: none is */
     struct rope_of_tokens rope;

@@ -213,7 +213,8 @@ static size_t lay_shared(struct tower *t, char *base)
            dpos = tower_place(&at, t->lowest == 0 && resized ? kept * D * f : 0),
            resize = tower_place(&at, kept * positions * f),
            rotation = tower_place(
-               &at, model_shape_rotates(g) ? (size_t)(t->rotated * model_shape_head_dim(g)) * f : 0);
+               &at, model_shape_rotates(g) ? (size_t)(t->rotated * model_shape_head_dim(g)) * f : 0),
+           lists = tower_place(&at, tower_lists_bytes(t));
     if (!base) return at;
     m->numbers = head ? (int32_t *)(void *)(base + numbers) : NULL;
     m->ones = head ? base + ones : NULL;
@@ -222,6 +223,7 @@ static size_t lay_shared(struct tower *t, char *base)
     m->dpos = (float *)(void *)(base + dpos);
     m->resize = (float *)(void *)(base + resize);
     m->rotation = (float *)(void *)(base + rotation);
+    m->lists = (int32_t *)(void *)(base + lists);
     return at;
 }
 

@@ -208,25 +208,40 @@ static void *queries(struct tower *t, const struct batch *in, int64_t l, const s
     return y == x ? k->qkv : y;
 }
 
+/* Sets the lists of block l. */
+static void attend_blocks(const struct tower *t, const struct batch *in, int64_t l, struct attention *o)
+{
+    const struct model_shape *g = &t->model_shape;
+    bool training = t->options.gradients != GRADIENTS_NONE && !in->evaluates;
+    int64_t list = 0, numbers = blocks_list_numbers(g);
+    for (int before = 0; before < l && training; before++) list += 2 * tower_owns(t, before + 1);
+    o->block = g->block;
+    o->listed = blocks_listed(g);
+    o->keys = t->memory->lists + (training ? 1 + list : 0) * numbers;
+    o->queries = training ? o->keys + numbers : NULL;
+}
+
 struct attention tower_attention(struct tower *t, const struct batch *in, int64_t l,
                                  const struct block_activations *k)
 {
     const struct model_shape *g = &t->model_shape;
-    return (struct attention){.type = t->options.compute,
-                              .qkv = queries(t, in, l, k),
-                              .out = k->attn,
-                              .lse = k->lse,
-                              .B = in->count,
-                              .N = in->first + tower_sample_rows(t, in),
-                              .H = g->heads / tower_slices(t),
-                              .G = model_shape_kv_heads(g) / tower_slices(t),
-                              .dh = model_shape_head_dim(g),
-                              .floats = tower_post_norm(t),
-                              .causal = t->family->kind == MODEL_DECODER,
-                              .window = g->window,
-                              .begins = in->begins,
-                              .ends = in->ends,
-                              .first = in->first};
+    struct attention o = {.type = t->options.compute,
+                          .qkv = queries(t, in, l, k),
+                          .out = k->attn,
+                          .lse = k->lse,
+                          .B = in->count,
+                          .N = in->first + tower_sample_rows(t, in),
+                          .H = g->heads / tower_slices(t),
+                          .G = model_shape_kv_heads(g) / tower_slices(t),
+                          .dh = model_shape_head_dim(g),
+                          .floats = tower_post_norm(t),
+                          .causal = t->family->kind == MODEL_DECODER,
+                          .window = g->window,
+                          .begins = in->begins,
+                          .ends = in->ends,
+                          .first = in->first};
+    if (blocks_used(g)) attend_blocks(t, in, l, &o);
+    return o;
 }
 
 /* x_mid = x + gamma1 proj(a), a = attention(rotated(qkv)), qkv = linear(norm1(x)); with an inner norm
@@ -536,7 +551,8 @@ int tower_forward_bound(struct tower *t, const struct batch *batch, struct error
                          &(struct device_work){.owner = t,
                                                .inputs = {batch->input, batch->keep, batch->begins},
                                                .count = batch->count,
-                                               .part = -1 - f.from},
+                                               .part = -1 - f.from,
+                                               .flags = batch->evaluates},
                          forward, &f);
         code = tower_failed(t, err);
     }
@@ -557,7 +573,7 @@ void tower_forward_group(struct tower *t, const struct batch *batch, int64_t slo
                                        .inputs = {batch->input, batch->keep, batch->begins},
                                        .count = batch->count,
                                        .part = -1 - group,
-                                       .flags = tower_slot_flags(slot)},
+                                       .flags = tower_slot_flags(slot) | batch->evaluates},
                  forward, &f);
 }
 

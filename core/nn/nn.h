@@ -217,6 +217,7 @@ struct batch {
     double *sums;
     float weight;    /* 1 / labels of the global batch */
     float smoothing; /* of labels */
+    bool evaluates;  /* not a training step: block-sparse attention has other lists (blocks.h) */
     /* With tower_options.cache: `input` is `rows` tokens, the first of which is number `first` of the sample;
      * those before it were in earlier passes. rows 0: all tokens of all samples */
     int64_t first, rows;

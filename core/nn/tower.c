@@ -243,6 +243,21 @@ static void upload_rotation(struct tower *t)
     free(table);
 }
 
+static void upload_lists(struct tower *t)
+{
+    const struct model_shape *g = &t->model_shape;
+    int64_t numbers = blocks_list_numbers(g), lists = tower_lists(t);
+    int32_t *all = xcalloc((size_t)(lists * numbers), sizeof *all), *at = all + numbers;
+    blocks_lists(g, 0, false, all, NULL);
+    for (int l = 0; l < g->depth && lists > 1; l++) {
+        if (!tower_owns(t, l + 1)) continue;
+        blocks_lists(g, l, true, at, at + numbers);
+        at += 2 * numbers;
+    }
+    t->device->upload(t->device, t->memory->lists, all, tower_lists_bytes(t));
+    free(all);
+}
+
 /* Numbers of rows, token types and ones: what an encoder reads next to its batch. */
 static void upload_constants(struct tower *t)
 {
@@ -396,6 +411,7 @@ int tower_create(struct tower **tower, struct device *device, const struct model
     if (device->kind == DEVICE_DRY) return 0; /* it reads no values */
     if (t->resized && tower_has_ends(t)) upload_resize(t);
     if (model_shape_rotates(model_shape)) upload_rotation(t);
+    if (blocks_used(model_shape)) upload_lists(t);
     if (tower_has_ends(t)) upload_constants(t);
     return 0;
 }

@@ -4,6 +4,7 @@
 #define MEOPT_NN_TOWER_H
 
 #include "core/nn/nn.h"
+#include "core/model/blocks.h"
 #include "core/model/family.h"
 #include "core/model/parameters.h"
 #include "core/nn/lm_loss.h"
@@ -86,6 +87,7 @@ struct tower_memory {
     void *picked, *picked_h; /* t (B*out_rows, D), (B*out_rows, head_width): input of an encoder's head, and
                                 of its activation */
     void *embedded;          /* t (R, E) with ROLE_EMBED_W: its input */
+    int32_t *lists;          /* with blocks: tower_lists */
     int32_t *numbers;        /* (2, B*out_rows) of an encoder: from 0 on; the first token of each sample */
     int32_t *types;          /* (N) token types: 0, with ROLE_TYPES; pos then has the sum of the first type */
     void *ones;              /* t (B*out_rows) of 1, with ROLE_LM_BIAS */
@@ -232,6 +234,22 @@ struct pass {
     bool first, last;
     int from, to;
 };
+
+/* Lists of block-sparse attention (blocks.h): keys in evaluation, then of each block of this stage keys and
+ * queries in training, which a frozen tower has not. */
+static inline int64_t tower_lists(const struct tower *t)
+{
+    int64_t count = 0;
+    if (!blocks_used(&t->model_shape)) return 0;
+    for (int l = 0; l < t->model_shape.depth && t->options.gradients != GRADIENTS_NONE; l++)
+        count += 2 * tower_owns(t, l + 1);
+    return 1 + count;
+}
+static inline size_t tower_lists_bytes(const struct tower *t)
+{
+    int64_t lists = tower_lists(t);
+    return lists ? (size_t)(lists * blocks_list_numbers(&t->model_shape)) * sizeof(int32_t) : 0;
+}
 
 /* The rows of a pass, and how many each sample has. */
 static inline int64_t tower_rows(const struct tower *t, const struct batch *in)

@@ -106,6 +106,7 @@ static void explain_ends(const struct tower *t, tower_tensor report, void *conte
     if (model_shape_rotates(g))
         report(context, o->activations_class, "rotations",
                (size_t)(t->rotated * model_shape_head_dim(g)) * f);
+    report(context, o->activations_class, "lists of blocks", tower_lists_bytes(t));
     if (!tower_has_ends(t)) return;
     report(context, o->activations_class, "means of the last norm", ends * 2 * normed * f);
     report(context, o->activations_class, "input of the last norm", ends * t->memory->norm_hat_bytes);

@@ -60,10 +60,12 @@ static struct work of_layernorm_backward(const struct layernorm_gradient *o)
     return moved(area(o->R, o->D) * each + then);
 }
 
-/* Pairs of queries and keys: all, with causal half of them, with a window at most its length per query. */
+/* Pairs of queries and keys: all, with causal half of them, with a window at most its length per query, with
+ * lists those of their blocks. */
 static double pairs(const struct attention *o)
 {
     double n = (double)o->N, seen = o->causal ? (n + 1) / 2 : n, window = (double)o->window;
+    if (o->block) return (double)o->B * area(o->listed, o->block) * (double)o->block;
     return (double)o->B * (double)o->H * (double)(o->N - o->first) *
            (o->window > 0 && window < seen ? window : seen);
 }

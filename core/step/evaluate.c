@@ -79,6 +79,7 @@ static int evaluate_batch(struct pass *p, const struct data_batch *host, struct 
     dev->upload(dev, t->input, in.input, trainer_input_bytes(t, in.count));
     if (t->in.labels) step_set_labels(t, &in);
     struct batch batch = step_batch(t, 0, in.count);
+    batch.evaluates = true;
     dev->ops->fill(dev, t->sums, 0, bytes);
     struct batch images = {.input = t->input, .count = host->count};
     int code = t->teacher ? step_tower_forward(t, t->teacher, &images, err) : 0;

@@ -9,9 +9,10 @@
  *     P = exp(S - lse)   dS = P (dO V^T - delta) / sqrt(dh)   delta_i = dO_i . O_i
  *     dQ = dS K, and for all keys  dV += P^T dO,  dK += dS^T Q
  *
- * so that there is no N x N matrix, and one pass over each score. Words (tile.h) are floats, or pairs of bf16
- * with AVX512-BF16 and bf16 tensors. With pairs, P and dS are rounded to bf16, as on AMX tiles, unless the
- * caller requests floats. Sums and exponentials are fp32.
+ * so that there is no N x N matrix, and one pass over each score. Block-sparse attention copies the keys and
+ * values of a block's list, and computes the block's queries with these as with all. Words (tile.h) are
+ * floats, or pairs of bf16 with AVX512-BF16 and bf16 tensors. With pairs, P and dS are rounded to bf16, as on
+ * AMX tiles, unless the caller requests floats. Sums and exponentials are fp32.
  *
  * Rows of dh are zeros from dh to d (whole vectors), rows of N keys from N to n: d and n are multiples of 16.
  */
@@ -51,6 +52,7 @@ struct head {
     float *o;                    /* (BLOCK, d) */
     float *dk, *dv;              /* (n, d) */
     float *factor;               /* (BLOCK): one for each row */
+    float *rest;                 /* with blocks: scratch memory after those of all N tokens */
 };
 
 static float *carve(float **memory, int64_t count)
@@ -71,8 +73,10 @@ static struct head head_of(const struct attention_shape *shape, int bf16, bool f
 #else
     size_t thread = 0;
 #endif
-    float *memory = (float *)(void *)((char *)scratch + thread * attention_scratch(shape->N, dh, 1));
+    size_t bytes = attention_scratch(shape->N, dh, shape->block, 1);
+    float *memory = (float *)(void *)((char *)scratch + thread * bytes);
     struct head h = {.shape = shape, .bf16 = bf16, .pairs = HAS_PAIRS && bf16 && !floats, .N = N, .dh = dh};
+    h.rest = memory + attention_scratch(shape->N, dh, 0, 1) / sizeof *memory;
     h.n = (N + 15) & ~(int64_t)15;
     h.d = (dh + 15) & ~(int64_t)15;
     h.nw = h.n >> h.pairs;
@@ -421,6 +425,20 @@ static struct offsets offsets_of(const struct head *h, int64_t sample, int64_t t
                             row * h->out_row + head * dh, (sample * s->H + head) * s->N + token};
 }
 
+/* Queries of block b, rows i on of the segment, with the packed keys and values. */
+static void forward_block(const struct head *h, const struct attention *o, const struct offsets *at,
+                          const struct block *b, int64_t i)
+{
+    struct source queries = rows_of(h, o->qkv, at->q + i * h->qkv_row, h->qkv_row, b->rows);
+    int64_t low = b->low >> h->pairs, inner = ((b->end + h->pairs) >> h->pairs) - low;
+    pack_rows(&queries, h->dw, h->q, h->dw);
+    multiply(h->pairs, h->q, h->dw, 1, h->kt + b->low, h->n, h->s + b->low, h->n, b->rows, b->high - b->low,
+             h->deep, 0);
+    for (int64_t r = 0; r < b->rows; r++) softmax_row(h, b, r, o->lse + at->lse + i + r);
+    multiply(h->pairs, h->p + low, h->nw, 1, h->v + low * h->d, h->d, h->o, h->d, b->rows, h->d, inner, 0);
+    write_rows(h, h->o, h->factor, b->rows, o->out, at->out + i * h->out_row, h->out_row);
+}
+
 /* Queries from `first` on, which see no key before `least`. */
 static void forward_head(const struct head *h, const struct attention *o, const struct offsets *at,
                          int64_t first)
@@ -432,49 +450,55 @@ static void forward_head(const struct head *h, const struct attention *o, const 
     pack_down(&v, h->d, h->v + (least >> h->pairs) * h->d, h->d);
     for (int64_t i = first; i < h->N; i += h->rows) {
         struct block b = block_of(h, i);
-        struct source queries = rows_of(h, o->qkv, at->q + i * h->qkv_row, h->qkv_row, b.rows);
-        int64_t low = b.low >> h->pairs, inner = ((b.end + h->pairs) >> h->pairs) - low;
-        pack_rows(&queries, h->dw, h->q, h->dw);
-        multiply(h->pairs, h->q, h->dw, 1, h->kt + b.low, h->n, h->s + b.low, h->n, b.rows, b.high - b.low,
-                 h->deep, 0);
-        for (int64_t r = 0; r < b.rows; r++) softmax_row(h, &b, r, o->lse + at->lse + i + r);
-        multiply(h->pairs, h->p + low, h->nw, 1, h->v + low * h->d, h->d, h->o, h->d, b.rows, h->d, inner, 0);
-        write_rows(h, h->o, h->factor, b.rows, o->out, at->out + i * h->out_row, h->out_row);
+        forward_block(h, o, at, &b, i);
     }
+}
+
+/* Adds the gradients of block b, rows i on of the segment, to dk and dv, or writes them; stores its dq. */
+static void backward_block(const struct head *h, const struct attention_gradient *g, const struct offsets *at,
+                           const struct block *b, int64_t i, bool add)
+{
+    const struct attention *o = &g->forward;
+    int64_t rows = b->rows, depth = (rows + h->pairs) >> h->pairs, step = 1 + h->pairs;
+    int64_t low = b->low >> h->pairs, inner = ((b->end + h->pairs) >> h->pairs) - low, down = b->low * h->d;
+    int64_t from = at->q + i * h->qkv_row, out = at->out + i * h->out_row;
+    struct source queries = rows_of(h, o->qkv, from, h->qkv_row, rows),
+                  gradients = rows_of(h, g->dout, out, h->out_row, rows);
+    pack_rows(&queries, h->dw, h->q, h->dw);
+    pack_rows(&gradients, h->dw, h->g, h->dw);
+    if (h->pairs) {
+        pack_down(&queries, h->d, h->q_in, h->d);
+        pack_down(&gradients, h->d, h->g_in, h->d);
+    }
+    multiply(h->pairs, h->q, h->dw, 1, h->kt + b->low, h->n, h->s + b->low, h->n, rows, b->high - b->low,
+             h->deep, 0);
+    multiply(h->pairs, h->g, h->dw, 1, h->vt + b->low, h->n, h->t + b->low, h->n, rows, b->high - b->low,
+             h->deep, 0);
+    for (int64_t r = 0; r < rows; r++) h->factor[r] = row_product(h, o->out, g->dout, out + r * h->out_row);
+    for (int64_t r = 0; r < rows; r += step) gradient_rows(h, b, r, o->lse + at->lse + i);
+    multiply(h->pairs, h->p_in + b->low, 1, h->n, h->g_in, h->d, h->dv + down, h->d, b->end - b->low, h->d,
+             depth, add);
+    multiply(h->pairs, h->ds_in + b->low, 1, h->n, h->q_in, h->d, h->dk + down, h->d, b->end - b->low, h->d,
+             depth, add);
+    multiply(h->pairs, h->ds + low, h->nw, 1, h->k + low * h->d, h->d, h->o, h->d, rows, h->d, inner, 0);
+    write_rows(h, h->o, NULL, rows, g->dqkv, from, h->qkv_row);
 }
 
 /* Adds the gradients of one query head to dk and dv, or writes them, and stores its dq. */
 static void backward_query_head(const struct head *h, const struct attention_gradient *g,
                                 const struct offsets *at, bool add)
 {
-    const struct attention *o = &g->forward;
     for (int64_t i = 0; i < h->N; i += h->rows) {
         struct block b = block_of(h, i);
-        int64_t rows = b.rows, depth = (rows + h->pairs) >> h->pairs, step = 1 + h->pairs;
-        int64_t low = b.low >> h->pairs, inner = ((b.end + h->pairs) >> h->pairs) - low, down = b.low * h->d;
-        int64_t from = at->q + i * h->qkv_row, out = at->out + i * h->out_row;
-        struct source queries = rows_of(h, o->qkv, from, h->qkv_row, rows),
-                      gradients = rows_of(h, g->dout, out, h->out_row, rows);
-        pack_rows(&queries, h->dw, h->q, h->dw);
-        pack_rows(&gradients, h->dw, h->g, h->dw);
-        if (h->pairs) {
-            pack_down(&queries, h->d, h->q_in, h->d);
-            pack_down(&gradients, h->d, h->g_in, h->d);
-        }
-        multiply(h->pairs, h->q, h->dw, 1, h->kt + b.low, h->n, h->s + b.low, h->n, rows, b.high - b.low,
-                 h->deep, 0);
-        multiply(h->pairs, h->g, h->dw, 1, h->vt + b.low, h->n, h->t + b.low, h->n, rows, b.high - b.low,
-                 h->deep, 0);
-        for (int64_t r = 0; r < rows; r++)
-            h->factor[r] = row_product(h, o->out, g->dout, out + r * h->out_row);
-        for (int64_t r = 0; r < rows; r += step) gradient_rows(h, &b, r, o->lse + at->lse + i);
-        multiply(h->pairs, h->p_in + b.low, 1, h->n, h->g_in, h->d, h->dv + down, h->d, b.end - b.low, h->d,
-                 depth, add || i > 0);
-        multiply(h->pairs, h->ds_in + b.low, 1, h->n, h->q_in, h->d, h->dk + down, h->d, b.end - b.low, h->d,
-                 depth, add || i > 0);
-        multiply(h->pairs, h->ds + low, h->nw, 1, h->k + low * h->d, h->d, h->o, h->d, rows, h->d, inner, 0);
-        write_rows(h, h->o, NULL, rows, g->dqkv, from, h->qkv_row);
+        backward_block(h, g, at, &b, i, add || i > 0);
     }
+}
+
+static void pack_keys(const struct head *h, const struct source *keys, const struct source *values)
+{
+    pack_transposed(keys, h->deep, h->n, h->kt, h->n);
+    pack_transposed(values, h->deep, h->n, h->vt, h->n);
+    pack_down(keys, h->d, h->k, h->d);
 }
 
 static void backward_head(const struct head *h, const struct attention_gradient *g, int64_t sample,
@@ -486,9 +510,7 @@ static void backward_head(const struct head *h, const struct attention_gradient 
     struct offsets at = offsets_of(h, sample, token, kv_head * share, kv_head);
     struct source keys = rows_of(h, o->qkv, at.k, h->qkv_row, h->N),
                   values = rows_of(h, o->qkv, at.v, h->qkv_row, h->N);
-    pack_transposed(&keys, h->deep, h->n, h->kt, h->n);
-    pack_transposed(&values, h->deep, h->n, h->vt, h->n);
-    pack_down(&keys, h->d, h->k, h->d);
+    pack_keys(h, &keys, &values);
     if (masked) memset(h->dk, 0, (size_t)(2 * h->n * h->d) * sizeof *h->dk); /* and dv */
     for (int64_t head = 0; head < share; head++) {
         at = offsets_of(h, sample, token, kv_head * share + head, kv_head);
@@ -498,10 +520,149 @@ static void backward_head(const struct head *h, const struct attention_gradient 
     write_rows(h, h->dv, NULL, h->N, g->dqkv, at.v, h->qkv_row);
 }
 
+/* ---- Blocks ------------------------------------------------------------------------------------------- */
+
+/* Some queries of a block and of a segment, and the keys that all of them see. */
+struct sparse {
+    int64_t first, rows;
+    const int32_t *list, *list_end;
+    int64_t begin, end; /* of the segment */
+};
+/* The queries from `first` on */
+static struct sparse sparse_of(const struct attention_shape *s, int64_t sample, int64_t head, int64_t first)
+{
+    int64_t i = first / s->block, at = sample * s->N + first, end = (i + 1) * s->block;
+    const int32_t *starts = s->keys + head * ((s->N + s->block - 1) / s->block) + i;
+    struct sparse x = {first,
+                       0,
+                       s->keys + starts[0],
+                       s->keys + starts[1],
+                       s->begins ? s->begins[at] : 0,
+                       segment_end(s, sample, first)};
+    if (end > x.end) end = x.end;
+    x.rows = end - first < BLOCK ? end - first : BLOCK;
+    return x;
+}
+/* The rows of a block of the list that the queries see */
+static struct keys keys_in(const struct attention_shape *s, const struct sparse *x, int64_t block)
+{
+    int64_t first = block * s->block, end = first + s->block;
+    first = first > x->begin ? first : x->begin;
+    end = end < x->end ? end : x->end;
+    return (struct keys){first, end > first ? end : first};
+}
+static int64_t count_keys(const struct attention_shape *s, const struct sparse *x)
+{
+    int64_t count = 0;
+    for (const int32_t *c = x->list; c < x->list_end; c++) {
+        struct keys keys = keys_in(s, x, *c);
+        count += keys.end - keys.first;
+    }
+    return count;
+}
+
+/* Copies of the keys and values that queries see, (h->N, dh) of the tensors' type, and the gradients of all
+ * keys and values of a sample, (N, d). */
+struct copies {
+    char *k, *v;
+    float *dk, *dv;
+};
+static struct copies copies_of(const struct attention_shape *s, float *memory)
+{
+    int64_t all = ((s->N + 15) & ~(int64_t)15) * ((s->dh + 15) & ~(int64_t)15);
+    struct copies c = {(char *)memory, (char *)(memory + all), memory + 2 * all, memory + 3 * all};
+    return c;
+}
+static void copy_keys(const struct head *h, const struct attention *o, const struct offsets *at,
+                      const struct sparse *x, const struct copies *c)
+{
+    size_t element = h->bf16 ? sizeof(uint16_t) : sizeof(float), row = (size_t)h->dh * element, to = 0;
+    const char *qkv = o->qkv;
+    for (const int32_t *b = x->list; b < x->list_end; b++) {
+        struct keys keys = keys_in(h->shape, x, *b);
+        for (int64_t j = keys.first; j < keys.end; j++, to += row) {
+            memcpy(c->k + to, qkv + (size_t)(at->k + j * h->qkv_row) * element, row);
+            memcpy(c->v + to, qkv + (size_t)(at->v + j * h->qkv_row) * element, row);
+        }
+    }
+}
+static void add_gradients(const struct head *h, const struct sparse *x, const struct copies *c)
+{
+    int64_t from = 0, d = h->d;
+    for (const int32_t *b = x->list; b < x->list_end; b++) {
+        struct keys keys = keys_in(h->shape, x, *b);
+        int64_t count = (keys.end - keys.first) * d, to = keys.first * d;
+        for (int64_t e = 0; e < count; e++) c->dk[to + e] += h->dk[from + e];
+        for (int64_t e = 0; e < count; e++) c->dv[to + e] += h->dv[from + e];
+        from += count;
+    }
+}
+
+/* The queries of a head from `first` on, as many as one pass computes, with their keys as a head. */
+struct sparse_pass {
+    struct sparse x;
+    struct head h;
+    struct offsets at;
+    struct copies c;
+    struct block b;
+    struct source keys, values;
+};
+static struct sparse_pass sparse_pass_of(const struct attention_shape *s, const struct attention *o,
+                                         int64_t sample, int64_t head, int64_t first, void *scratch)
+{
+    struct sparse_pass p = {.x = sparse_of(s, sample, head, first)};
+    p.h = head_of(s, o->type == DTYPE_BF16, o->floats, count_keys(s, &p.x), scratch);
+    p.at = offsets_of(&p.h, sample, 0, head, head / (o->H / o->G));
+    p.c = copies_of(s, p.h.rest);
+    p.b = (struct block){0, p.x.rows, 0, p.h.N, p.h.n};
+    copy_keys(&p.h, o, &p.at, &p.x, &p.c);
+    p.keys = rows_of(&p.h, p.c.k, 0, p.h.dh, p.h.N);
+    p.values = rows_of(&p.h, p.c.v, 0, p.h.dh, p.h.N);
+    return p;
+}
+
+static void forward_sparse_head(const struct attention_shape *s, const struct attention *o, int64_t sample,
+                                int64_t head, void *scratch)
+{
+    for (int64_t i = 0, rows; i < o->N; i += rows) {
+        struct sparse_pass p = sparse_pass_of(s, o, sample, head, i, scratch);
+        pack_transposed(&p.keys, p.h.deep, p.h.n, p.h.kt, p.h.n);
+        pack_down(&p.values, p.h.d, p.h.v, p.h.d);
+        forward_block(&p.h, o, &p.at, &p.b, i);
+        rows = p.x.rows;
+    }
+}
+
+static void backward_sparse_head(const struct attention_shape *s, const struct attention_gradient *g,
+                                 int64_t sample, int64_t kv_head, void *scratch)
+{
+    const struct attention *o = &g->forward;
+    int64_t share = o->H / o->G;
+    struct head h = head_of(s, o->type == DTYPE_BF16, o->floats, o->N, scratch);
+    struct offsets at = offsets_of(&h, sample, 0, 0, kv_head);
+    struct copies c = copies_of(s, h.rest);
+    memset(c.dk, 0, (size_t)(2 * h.n * h.d) * sizeof *c.dk); /* and dv */
+    for (int64_t head = kv_head * share; head < (kv_head + 1) * share; head++)
+        for (int64_t i = 0, rows; i < o->N; i += rows) {
+            struct sparse_pass p = sparse_pass_of(s, o, sample, head, i, scratch);
+            pack_keys(&p.h, &p.keys, &p.values);
+            backward_block(&p.h, g, &p.at, &p.b, i, false);
+            add_gradients(&p.h, &p.x, &p.c);
+            rows = p.x.rows;
+        }
+    write_rows(&h, c.dk, NULL, o->N, g->dqkv, at.k, h.qkv_row);
+    write_rows(&h, c.dv, NULL, o->N, g->dqkv, at.v, h.qkv_row);
+}
+
 void NAME(attention_forward)(const struct attention *o, void *scratch, int threads)
 {
     struct attention_shape s = ATTENTION_SHAPE(o);
     (void)threads;
+    if (o->block) {
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+        for (int64_t i = 0; i < o->B * o->H; i++) forward_sparse_head(&s, o, i / o->H, i % o->H, scratch);
+        return;
+    }
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
     for (int64_t i = 0; i < o->B * o->H; i++)
         for (int64_t first = 0, end; first < o->N; first = end) {
@@ -518,6 +679,11 @@ void NAME(attention_backward)(const struct attention_gradient *g, void *scratch,
     const struct attention *o = &g->forward;
     struct attention_shape s = ATTENTION_SHAPE(o);
     (void)threads;
+    if (o->block) {
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+        for (int64_t i = 0; i < o->B * o->G; i++) backward_sparse_head(&s, g, i / o->G, i % o->G, scratch);
+        return;
+    }
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
     for (int64_t i = 0; i < o->B * o->G; i++)
         for (int64_t first = 0, end; first < o->N; first = end) {

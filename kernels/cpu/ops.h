@@ -25,7 +25,7 @@ struct cpu_ops {
 #undef SLOT_KERNEL
 #undef SLOT_SCRATCH
 #undef SLOT_DEVICE
-    /* scratch: attention_scratch(N, dh, threads) */
+    /* scratch: attention_scratch(N, dh, block, threads) */
     void (*attention_forward)(const struct attention *, void *scratch, int threads);
     void (*attention_backward)(const struct attention_gradient *, void *scratch, int threads);
     /* scratch: gemm_scratch(threads). Returns the number of tiles that were multiplied in fp32 because of
@@ -53,7 +53,7 @@ enum {
     GEMM_FALLBACK = 1024, /* floats of a group's rows of a block, 2 * 64 * 6, and of the gap after it */
 };
 size_t gemm_scratch(int threads); /* whole cache lines for each thread */
-size_t attention_scratch(int64_t N, int64_t dh, int threads);
+size_t attention_scratch(int64_t N, int64_t dh, int64_t block, int threads);
 
 /* Returns the table of this CPU's ISA, or of the ISA in MEOPT_CPU_ISA if the CPU can run it: select.h. (amx,
  * the default where available, adds bf16 GEMM and attention on the matrix unit to the CPU's own ISA.) */

@@ -36,6 +36,23 @@ DEVICE range range_of(const attention_shape &s, int64_t b, int64_t first, int co
 }
 DEVICE bool inside(const range &r, int64_t i) { return i >= r.first && i < r.end; }
 
+/* The tokens of a block of block-sparse attention, of those in `all` */
+DEVICE range tokens_of(const attention_shape &s, int block, const range &all)
+{
+    int64_t first = block * s.block, end = first + s.block;
+    return {(int)(first > all.first ? first : all.first), (int)(end < all.end ? end : all.end)};
+}
+/* A head's list of a block */
+struct block_list {
+    const int32_t *at;
+    int count;
+};
+DEVICE block_list list_of(const attention_shape &s, const int32_t *lists, int64_t h, int64_t block)
+{
+    const int32_t *start = lists + h * ((s.N + s.block - 1) / s.block) + block;
+    return {lists + start[0], start[1] - start[0]};
+}
+
 /* The key and the value head of a query head in qkv, after the H query heads */
 DEVICE int64_t key_head(const attention_shape &s, int64_t h) { return s.H + h / (s.H / s.G); }
 DEVICE int64_t value_head(const attention_shape &s, int64_t h) { return key_head(s, h) + s.G; }

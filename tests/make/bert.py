@@ -28,7 +28,7 @@ def bf16_errors(model, inputs, labels, loss, reference):
     found.backward()
     errors = []
     for (name, p), q in zip(narrow.named_parameters(), reference.parameters()):
-        if name.endswith(("key.bias", "k_lin.bias")):  # has no gradient
+        if name.endswith(("key.bias", "k_lin.bias")) or p.grad is None:  # has no gradient
             continue
         errors.append(((p.grad.double() - q.data).norm() / q.data.norm()).item())
     errors.sort()

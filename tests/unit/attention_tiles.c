@@ -91,7 +91,7 @@ static void try_shape(const int64_t s[8])
           *lse_want = malloc((size_t)(rows * H) * sizeof *lse);
     int32_t *begins = malloc((size_t)rows * sizeof *begins), *ends = malloc((size_t)rows * sizeof *ends);
     size_t bytes = attention_amx_scratch(N, H, G, dh),
-           others = (attention_scratch(N, dh, 1) + 63) & ~(size_t)63;
+           others = (attention_scratch(N, dh, 0, 1) + 63) & ~(size_t)63;
     uint8_t *scratch = scratch_of(bytes), *other = scratch_of(others);
     assert_true(lse && lse_want && begins && ends);
     for (int64_t b = 0; b < B; b++)

@@ -6,9 +6,10 @@
 
 #include "tests/unit/ops_reference.h"
 
-/* attention: B N H dh, G (0: H), mask, window, first query; forward 0 qkv, 1 out, 2 lse, 3 begins, 4 ends;
- * backward 5 dout, 6 dqkv */
-enum { CAUSAL = 1, SEGMENTS = 2, OUTLIERS = 4 };
+/* attention: B N H dh, G (0: H), mask, window or with BLOCKS block, first query; forward 0 qkv, 1 out, 2 lse,
+ * 3 begins, 4 ends, 5 lists of keys, 6 of queries; backward 7 dout, 8 dqkv */
+enum { CAUSAL = 1, SEGMENTS = 2, OUTLIERS = 4, BLOCKS = 8 };
+enum { DOUT = 7 };
 #define ATTENTION_SIZES                                                                                      \
     SIZES(B, N, H, dh);                                                                                      \
     int64_t G = T->s[4] ? T->s[4] : H, row = (H + 2 * G) * dh;                                               \
@@ -22,10 +23,35 @@ static int64_t segment_begin(const struct trial *T, int64_t b, int64_t i)
         for (int64_t length = 1 + 17 * (b % 3); first + length <= i; length += 17) first += length;
     return first;
 }
-static bool sees(struct trial *T, int64_t b, int64_t i, int64_t j)
+/* How often the list of block i has block j. */
+static int listed(int64_t h, int64_t i, int64_t j)
+{
+    return i == 0 || j == i ? 1 : j == 0 ? 2 : (3 * i + 5 * j + h) % 4 == 0;
+}
+/* Adds lists of keys, or of queries; without BLOCKS none. */
+static void add_lists(struct trial *T, bool queries)
+{
+    bool blocks = T->s[5] & BLOCKS;
+    int64_t N = T->s[1], H = T->s[2], nb = blocks ? (N + T->s[6] - 1) / T->s[6] : 0, at = H * nb + 1;
+    int32_t *lists = malloc((size_t)(at + H * nb * (nb + 1)) * sizeof *lists);
+    assert_non_null(lists);
+    for (int64_t r = 0; r < H * nb; r++) {
+        int64_t h = r / nb, i = r % nb;
+        lists[r] = (int32_t)at;
+        for (int64_t j = 0; j < nb; j++)
+            for (int n = queries ? listed(h, j, i) : listed(h, i, j); n > 0; n--) lists[at++] = (int32_t)j;
+    }
+    lists[H * nb] = (int32_t)at;
+    operand_add(T, IN, DTYPE_I32, at, 1);
+    for (int64_t i = 0; i < at; i++) X(T->count - 1)[i] = lists[i];
+    free(lists);
+}
+/* How often query i sees key j. */
+static int sees(struct trial *T, int64_t b, int64_t h, int64_t i, int64_t j)
 {
     int64_t N = T->s[1], at = b * N;
-    if (T->s[5] & SEGMENTS && (j < X(3)[at + i] || j >= X(4)[at + i])) return false;
+    if (T->s[5] & SEGMENTS && (j < X(3)[at + i] || j >= X(4)[at + i])) return 0;
+    if (T->s[5] & BLOCKS) return listed(h, i / T->s[6], j / T->s[6]);
     return !(T->s[5] & CAUSAL && j > i) && !(T->s[6] && j <= i - T->s[6]);
 }
 static void attention_forward_setup(struct trial *T)
@@ -41,10 +67,13 @@ static void attention_forward_setup(struct trial *T)
     for (int64_t i = 0; i < B * N; i++) X(3)[i] = (double)segment_begin(T, i / N, i % N);
     for (int64_t i = B * N - 1; i >= 0; i--)
         X(4)[i] = (i + 1) % N == 0 ? (double)N : X(3)[i + 1] > X(3)[i] ? X(3)[i + 1] : X(4)[i + 1];
+    add_lists(T, false);
+    add_lists(T, true);
 }
 static struct attention attention_of(struct trial *T)
 {
     ATTENTION_SIZES;
+    bool blocks = T->s[5] & BLOCKS;
     return (struct attention){.type = T->t,
                               .qkv = P(0),
                               .out = P(1),
@@ -55,7 +84,10 @@ static struct attention attention_of(struct trial *T)
                               .G = G,
                               .dh = dh,
                               .causal = T->s[5] & CAUSAL,
-                              .window = T->s[6],
+                              .window = blocks ? 0 : T->s[6],
+                              .block = blocks ? T->s[6] : 0,
+                              .keys = blocks ? P(5) : NULL,
+                              .queries = blocks ? P(6) : NULL,
                               .begins = T->s[5] & SEGMENTS ? P(3) : NULL,
                               .ends = T->s[5] & SEGMENTS ? P(4) : NULL,
                               .first = T->s[7]};
@@ -88,7 +120,8 @@ static double attention_row(struct trial *T, int64_t b, int64_t h, int64_t i, do
     for (int64_t j = 0; j < N; j++) {
         const double *k = X(0) + vectors_of(T, b, h, j).k;
         double size = 0;
-        p[j] = sees(T, b, i, j) ? 0 : -INFINITY;
+        int times = sees(T, b, h, i, j);
+        p[j] = times ? log(times) : -INFINITY;
         for (int64_t d = 0; d < dh && p[j] > -INFINITY; d++) {
             p[j] += q[d] * k[d] * scale;
             size += fabs(q[d] * k[d]) * scale;
@@ -133,7 +166,7 @@ static double attention_objective(struct trial *T)
         attention_row(T, b, h, i, p, &ds);
         for (int64_t j = 0; j < N; j++) {
             const double *v = X(0) + vectors_of(T, b, h, j).v;
-            for (int64_t d = 0; d < dh; d++) sum += p[j] * v[d] * X(5)[((b * N + i) * H + h) * dh + d];
+            for (int64_t d = 0; d < dh; d++) sum += p[j] * v[d] * X(DOUT)[((b * N + i) * H + h) * dh + d];
         }
     }
     return sum;
@@ -153,18 +186,18 @@ static void attention_backward_setup(struct trial *T)
 }
 static void attention_backward_call(struct trial *T)
 {
-    OPS->attention_backward(T->device, &(struct attention_gradient){attention_of(T), P(5), P(6)});
+    OPS->attention_backward(T->device, &(struct attention_gradient){attention_of(T), P(DOUT), P(DOUT + 1)});
 }
 static void attention_backward_reference(struct trial *T)
 {
     ATTENTION_SIZES;
     double p[MOST_TOKENS], ds, scale = 1 / sqrt((double)dh), share = (double)(N * H / G);
-    memset(W(6), 0, (size_t)T->o[6].count * sizeof(double));
+    memset(W(DOUT + 1), 0, (size_t)T->o[DOUT + 1].count * sizeof(double));
     for (int64_t r = 0; r < B * H * N; r++) {
         int64_t b = r / (H * N), h = r / N % H, i = r % N;
         double lse = attention_row(T, b, h, i, p, &ds), delta = 0, delta_size = 0;
         double e = 2 * ds + loss((double)N) + 4 * u32 * fabs(lse) + (T->t == DTYPE_BF16 ? u16 : 0);
-        const double *g = X(5) + ((b * N + i) * H + h) * dh;
+        const double *g = X(DOUT) + ((b * N + i) * H + h) * dh;
         double dp[MOST_TOKENS], dp_size[MOST_TOKENS];
         for (int64_t j = 0; j < N; j++) {
             const double *v = X(0) + vectors_of(T, b, h, j).v;
@@ -184,12 +217,12 @@ static void attention_backward_reference(struct trial *T)
                 PROBABILITY * scale * (dp_size[j] + delta_size);
             int64_t q = vectors_of(T, b, h, i).q, k = vectors_of(T, b, h, j).k, v = vectors_of(T, b, h, j).v;
             for (int64_t d = 0; d < dh; d++) {
-                W(6)[q + d] += grad * X(0)[k + d];
-                S(6)[q + d] += (error + loss((double)N) * fabs(grad)) * fabs(X(0)[k + d]);
-                W(6)[k + d] += grad * X(0)[q + d];
-                S(6)[k + d] += (error + loss(share) * fabs(grad)) * fabs(X(0)[q + d]);
-                W(6)[v + d] += p[j] * g[d];
-                S(6)[v + d] += ((e + loss(share)) * p[j] + PROBABILITY) * fabs(g[d]);
+                W(DOUT + 1)[q + d] += grad * X(0)[k + d];
+                S(DOUT + 1)[q + d] += (error + loss((double)N) * fabs(grad)) * fabs(X(0)[k + d]);
+                W(DOUT + 1)[k + d] += grad * X(0)[q + d];
+                S(DOUT + 1)[k + d] += (error + loss(share) * fabs(grad)) * fabs(X(0)[q + d]);
+                W(DOUT + 1)[v + d] += p[j] * g[d];
+                S(DOUT + 1)[v + d] += ((e + loss(share)) * p[j] + PROBABILITY) * fabs(g[d]);
             }
         }
     }
@@ -297,9 +330,11 @@ static double attention_backward_flops(const int64_t *s) { return 2.5 * attentio
             {3, 45, 7, 24, 1, SEGMENTS}, {1, 150, 2, 64, 1, CAUSAL, 17}, {2, 77, 2, 40, 0, 0, 33},           \
             {1, 203, 4, 32, 2, CAUSAL | SEGMENTS | OUTLIERS, 50}, {2, 5, 2, 8, 2, CAUSAL | SEGMENTS, 1},     \
             {1, 50, 7, 16, 1, OUTLIERS}, {1, 200, 2, 104, 1, CAUSAL, 63},                                    \
-            {2, 140, 2, 72, 0, SEGMENTS | OUTLIERS},                                                         \
+            {2, 140, 2, 72, 0, SEGMENTS | OUTLIERS}, {1, 20, 3, 88, 3, CAUSAL},                              \
+            {2, 70, 2, 24, 0, BLOCKS, 8}, {1, 130, 4, 64, 2, BLOCKS | SEGMENTS | OUTLIERS, 16},              \
+            {1, 271, 3, 40, 1, BLOCKS, 33},                                                                  \
         {                                                                                                    \
-            1, 20, 3, 88, 3, CAUSAL                                                                          \
+            1, 700, 1, 5, 1, BLOCKS, 100                                                                     \
         }                                                                                                    \
     }
 
@@ -318,7 +353,7 @@ static const struct operation attention_operations[] = {
      attention_flops},
     {OP(attention_backward),
      attention_objective,
-     {0, 6, -1},
+     {0, DOUT + 1, -1},
      {{1, 1, 1, 1},
       {1, 2, 1, 3},
       {2, 17, 2, 32},
@@ -343,7 +378,7 @@ static const struct operation attention_operations[] = {
     {OP(attention_forward), NULL, {-1}, MASKED_SHAPES, {8, 1024, 16, 64, 0, CAUSAL}, attention_flops},
     {OP(attention_backward),
      attention_objective,
-     {0, 6, -1},
+     {0, DOUT + 1, -1},
      MASKED_SHAPES,
      {8, 1024, 16, 64, 0, CAUSAL},
      attention_backward_flops},

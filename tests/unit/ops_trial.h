@@ -38,7 +38,7 @@ struct trial {
     int count;
 };
 
-enum { SHAPES = 14 };
+enum { SHAPES = 18 };
 struct operation {
     const char *name;
     void (*setup)(struct trial *);
