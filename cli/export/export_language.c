@@ -134,7 +134,8 @@ static const struct class_of *class_of(const struct model_shape *g, const char *
                                               {"roberta", "Roberta", FAMILY_ROBERTA, false},
                                               {"xlm-roberta", "XLMRoberta", FAMILY_ROBERTA, false},
                                               {"camembert", "Camembert", FAMILY_ROBERTA, false},
-                                              {"electra", "Electra", FAMILY_ELECTRA, false}};
+                                              {"electra", "Electra", FAMILY_ELECTRA, false},
+                                              {"big_bird", "BigBird", FAMILY_BIG_BIRD, false}};
     enum { LLAMA, MISTRAL, QWEN2, QWEN3 };
     int parts = model_shape_parts(g);
     bool norms = parts & PART_QK_NORM, biases = parts & PART_QKV_BIAS;
@@ -239,8 +240,15 @@ static json_t *encoder(const struct model_shape *g)
 {
     const char *act = g->ffn == 1 + ACTIVATION_GELU_TANH ? "gelu_new" : model_shape_activation(g);
     if (family_row(g->family)->members == MEMBERS_DISTILBERT) return json_pack("{s:s}", "activation", act);
-    return json_pack("{s:s, s:f}", "hidden_act", act, "layer_norm_eps",
-                     rounded((double)model_shape_norm_eps(g)));
+    json_t *o = json_pack("{s:s, s:f}", "hidden_act", act, "layer_norm_eps",
+                          rounded((double)model_shape_norm_eps(g)));
+    if (!family_row(g->family)->block) return o;
+    bool sparse = g->block > 0;
+    json_object_set_new(o, "attention_type", json_string(sparse ? "block_sparse" : "original_full"));
+    json_object_set_new(o, "block_size",
+                        json_integer((json_int_t)(sparse ? g->block : family_row(g->family)->block)));
+    json_object_set_new(o, "num_random_blocks", json_integer((json_int_t)g->random));
+    return o;
 }
 
 /* Writes an object and frees it. */

@@ -279,7 +279,7 @@ const struct config_key config_keys[] = {
         "token that ends a document, for files without an index; -1: none", data.end),
     INT("data.mask_token", "token", 0, 2147483647, "103", "train",
         "masked: token that stands for a masked one; default: [MASK] or <mask> of the tokenizer.json next to "
-        "the checkpoint, without one that of bert-base, and the vocabulary's last for roberta",
+        "the checkpoint, without one that of bert-base or bigbird, and the vocabulary's last for roberta",
         data.mask_token),
     INT("data.special_tokens", "tokens", -1, 2147483647, "-1", "train",
         "masked: tokens below this are never masked, [PAD], [CLS], [SEP], ...; -1: those up to "
@@ -294,7 +294,7 @@ const struct config_key config_keys[] = {
 
     CHOICE("train.objective", train_objective, "distill", "train plan",
            "distill: the output of a teacher; classify: the class of each image, or of each text with an "
-           "encoder's model.family (bert, distilbert, roberta, electra), without a teacher; "
+           "encoder's model.family (bert, distilbert, roberta, electra, big_bird), without a teacher; "
            "language: the next token of a text; masked: masked tokens of a text, by an encoder",
            train.objective),
     REAL("train.label_smoothing", "share", 0, 0.999, "0", "train",

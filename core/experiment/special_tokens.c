@@ -53,7 +53,7 @@ int special_tokens_settle(struct config *c, const struct model_shape *g, struct 
     find(tokenizer, g->vocabulary, &mask, &last);
     json_decref(tokenizer);
     bool assumed = mask < 0 && !given;
-    if (mask < 0) mask = row->mask_last ? g->vocabulary - 1 : BERT_MASK;
+    if (mask < 0) mask = row->mask_last ? g->vocabulary - 1 : row->mask ? row->mask : BERT_MASK;
     if (!given) c->data.mask_token = mask;
     if (c->data.special_tokens < 0)
         c->data.special_tokens = c->data.mask_token < g->vocabulary / 2 ? c->data.mask_token + 1

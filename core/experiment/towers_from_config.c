@@ -1,6 +1,7 @@
 /* Model shapes from a configuration: preset, keys and checkpoint. */
 #include "core/experiment/adapters.h"
 #include "core/experiment/special_tokens.h"
+#include "core/model/blocks.h"
 #include "core/model/family.h"
 #include "core/model/model_files.h"
 #include "core/base/log.h"
@@ -357,6 +358,9 @@ static int settle_language(struct config *c, bool random, struct model_shape *g,
     if (!code && objective_of(c)->classes) code = settle_class_count(c, g, err);
     if (!code && objective_of(c)->masked) code = experiment_settle_mask(c, err);
     if (!code && objective_of(c)->masked) code = special_tokens_settle(c, g, err);
+    if (!code && g->block > 0 && !blocks_used(g))
+        log_info("model.context %lld is at most %lld: each token sees all, without blocks",
+                 (long long)g->context, (long long)blocks_dense_context(g));
     if (!code) code = experiment_check(c, NULL, g, err);
     return code ? code : config_resolve(c, g->family, err);
 }

@@ -60,9 +60,9 @@ static int64_t count_of(const struct model_shape *g) { return (g->context + g->b
 
 int64_t blocks_dense_context(const struct model_shape *g)
 {
-    return g->block ? (5 + 2 * g->random) * g->block : 0;
+    return g->block > 0 ? (5 + 2 * g->random) * g->block : 0;
 }
-bool blocks_used(const struct model_shape *g) { return g->block && g->context > blocks_dense_context(g); }
+bool blocks_used(const struct model_shape *g) { return g->block > 0 && g->context > blocks_dense_context(g); }
 
 static bool as_in_paper(const struct model_shape *g)
 {
@@ -111,8 +111,8 @@ static void draw_plan(const struct model_shape *g, struct generator *numbers, in
 
 int blocks_check(const struct model_shape *g, struct error *err)
 {
-    int64_t most = g->positions / (g->block ? g->block : 1);
     if (!blocks_used(g)) return 0;
+    int64_t most = g->positions / g->block;
     if (count_of(g) * g->block > g->positions)
         return error_set(err, EXIT_CONFIG, "set model.context to a multiple of the block",
                          "a context of %lld is %lld in blocks of %lld, but the model has %lld positions",

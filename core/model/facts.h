@@ -42,6 +42,7 @@ struct model_shape;
       {"n_inner", "hidden_dim"}) \
     F(OUT,        out,        INT,    out,        1 << 20, NULL, NULL, {NULL}) \
     F(WINDOW,     window,     INT,    window,     1 << 30, NULL, NULL, {NULL}) \
+    F(BLOCK,      block_size, INT,    block,      1 << 20, NULL, "block_size", {NULL}) \
     F(ACTIVATION, activation, FFN,    ffn,        0,       NULL, NULL, {NULL}) \
     F(POOL,       pool,       CHOICE, pool,       0,       pool_names, NULL, {NULL}) \
     F(POOL_HEADS, pool_heads, INT,    pool_heads, 1024,    NULL, NULL, {NULL}) \

@@ -26,7 +26,8 @@
     X(c, BERT,       "bert",       "",                    AUTO, ENCODER) \
     X(c, DISTILBERT, "distilbert", "",                    AUTO, ENCODER) \
     X(c, ROBERTA,    "roberta",    "|xlm_roberta=roberta|camembert=roberta", AUTO, ENCODER) \
-    X(c, ELECTRA,    "electra",    "",                    AUTO, ENCODER)
+    X(c, ELECTRA,    "electra",    "",                    AUTO, ENCODER) \
+    X(c, BIG_BIRD,   "big_bird",   "|bigbird=big_bird",   AUTO, ENCODER)
 
 #define ALL_FAMILIES(X, c) FAMILIES(X, c) LANGUAGE_FAMILIES(X, c)
 
@@ -163,7 +164,9 @@ L(c, xlm_roberta_base, ROBERTA, 250002,  512,  768, 12, 12, 12,  64,  3072) \
 L(c, xlm_roberta_large, ROBERTA, 250002, 512, 1024, 24, 16, 16,  64,  4096) \
 L(c, electra_small,   ELECTRA,  30522,   512,  256, 12,  4,  4,  64,  1024, NARROW(128)) \
 L(c, electra_base,    ELECTRA,  30522,   512,  768, 12, 12, 12,  64,  3072) \
-L(c, electra_large,   ELECTRA,  30522,   512, 1024, 24, 16, 16,  64,  4096)
+L(c, electra_large,   ELECTRA,  30522,   512, 1024, 24, 16, 16,  64,  4096) \
+L(c, bigbird_base,    BIG_BIRD, 50358,  4096,  768, 12, 12, 12,  64,  3072) \
+L(c, bigbird_large,   BIG_BIRD, 50358,  4096, 1024, 24, 16, 16,  64,  4096)
 // clang-format on
 
 #endif

@@ -17,6 +17,18 @@
     [ROLE_FC1_B] = "intermediate.dense.bias", [ROLE_FC2_W] = "output.dense.weight",                          \
     [ROLE_FC2_B] = "output.dense.bias", [ROLE_NORM2_W] = "output.LayerNorm.weight",                          \
     [ROLE_NORM2_B] = "output.LayerNorm.bias"
+#define BERT_MLM_KEYS                                                                                        \
+    [ROLE_MLM_W] = "cls.predictions.transform.dense.weight",                                                 \
+    [ROLE_MLM_B] = "cls.predictions.transform.dense.bias",                                                   \
+    [ROLE_MLM_NORM_W] = "cls.predictions.transform.LayerNorm.weight",                                        \
+    [ROLE_MLM_NORM_B] = "cls.predictions.transform.LayerNorm.bias", [ROLE_LM_BIAS] = "cls.predictions.bias"
+/* the next sentence; the head's copies of the table and of its bias */
+#define BERT_MLM_COPIES                                                                                      \
+    .ignored = {"bert.embeddings.position_ids", "cls.seq_relationship.", "cls.predictions.decoder."},        \
+    .copies = {                                                                                              \
+        {"cls.predictions.decoder.weight", ROLE_TOKENS},                                                     \
+        {"cls.predictions.decoder.bias", ROLE_LM_BIAS},                                                      \
+    }
 #define CLASSIFICATION_HEAD                                                                                  \
     [ROLE_POOLER_W] = "classifier.dense.weight", [ROLE_POOLER_B] = "classifier.dense.bias"
 #define ENCODER(eps)                                                                                         \
@@ -213,18 +225,10 @@ static const struct family_row rows[FAMILY_COUNT] = {
      * heads. */
     [FAMILY_BERT] = {.prefix = "",
                      .block_prefix = "bert.encoder.layer.",
-                     .keys = {BERT_KEYS("bert."),
-                              BERT_BLOCK_KEYS, [ROLE_POOLER_W] = "bert.pooler.dense.weight",
-                              [ROLE_POOLER_B] = "bert.pooler.dense.bias",
-                              [ROLE_MLM_W] = "cls.predictions.transform.dense.weight",
-                              [ROLE_MLM_B] = "cls.predictions.transform.dense.bias",
-                              [ROLE_MLM_NORM_W] = "cls.predictions.transform.LayerNorm.weight",
-                              [ROLE_MLM_NORM_B] = "cls.predictions.transform.LayerNorm.bias",
-                              [ROLE_LM_BIAS] = "cls.predictions.bias"},
-                     .ignored = {"bert.embeddings.position_ids", "cls.seq_relationship.",
-                                 "cls.predictions.decoder."} /* copies of the table and the bias */,
-                     .copies = {{"cls.predictions.decoder.weight", ROLE_TOKENS},
-                                {"cls.predictions.decoder.bias", ROLE_LM_BIAS}},
+                     .keys = {BERT_KEYS("bert."), BERT_BLOCK_KEYS,
+                              BERT_MLM_KEYS, [ROLE_POOLER_W] = "bert.pooler.dense.weight",
+                              [ROLE_POOLER_B] = "bert.pooler.dense.bias"},
+                     BERT_MLM_COPIES,
                      .heads_of = {"cls.", "bert.pooler.", "pooler."},
                      .types = 2,
                      .pooler = 1 + ACTIVATION_TANH,
@@ -296,6 +300,19 @@ static const struct family_row rows[FAMILY_COUNT] = {
                         .pooler = 1 + ACTIVATION_GELU,
                         .mlm = 1 + ACTIVATION_GELU,
                         ENCODER(1e-12f)},
+    [FAMILY_BIG_BIRD] = {.prefix = "",
+                         .block_prefix = "bert.encoder.layer.",
+                         .keys = {BERT_KEYS("bert."), BERT_BLOCK_KEYS, BERT_MLM_KEYS,
+                                  CLASSIFICATION_HEAD, [ROLE_UNUSED_W] = "bert.pooler.weight",
+                                  [ROLE_UNUSED_B] = "bert.pooler.bias"},
+                         BERT_MLM_COPIES,
+                         .heads_of = {"cls.", "classifier."},
+                         .types = 2,
+                         .ffn = 1 + ACTIVATION_GELU_TANH,
+                         .block = 64,
+                         .random = 3,
+                         .mask = 67,
+                         ENCODER(1e-12f)},
 };
 
 const struct family_row *family_row(enum family family) { return &rows[family]; }

@@ -62,6 +62,8 @@ enum role {
     ROLE_POOL_FC2_B,
     ROLE_POOLER_W, /* of an encoder's classifier: activation(x W^T + b) of the first token */
     ROLE_POOLER_B,
+    ROLE_UNUSED_W, /* a pooler that no head reads, but that the class saves */
+    ROLE_UNUSED_B,
     ROLE_MLM_W, /* head of a masked language model: norm(activation(x W^T + b)) before the logits */
     ROLE_MLM_B,
     ROLE_MLM_NORM_W,
@@ -142,9 +144,11 @@ struct family_row {
     int64_t types;             /* rows of an encoder's table of token types, by default */
     int64_t first_position;    /* row of the position table for the first token */
     bool mask_last;            /* the token of masked ones is the vocabulary's last, not 103 */
-    int pooler, mlm;        /* activations of an encoder's heads, 1 + enum activation; mlm 0: the blocks' */
-    int64_t postnorm_width; /* width of the published post-norm towers; 0: none */
-    int parts, varies;      /* PART_... that its towers usually have, and those that may differ */
+    int pooler, mlm;           /* activations of an encoder's heads, 1 + enum activation; 0: the blocks' */
+    int64_t block, random;     /* of its block-sparse attention (blocks.h), by default; 0: it has none */
+    int64_t mask;              /* the token that stands for a masked one; 0: BERT's */
+    int64_t postnorm_width;    /* width of the published post-norm towers; 0: none */
+    int parts, varies;         /* PART_... that its towers usually have, and those that may differ */
     enum rope rope;
     bool rope_gated; /* only those with a gated feed-forward (EVA02; EVA01 has neither) */
     struct {

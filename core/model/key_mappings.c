@@ -156,6 +156,19 @@
             p "encoder.layer.0.attention.self.qkv.weight"                                                    \
         }                                                                                                    \
     }
+#define HF_BIG_BIRD(pooler)                                                                                  \
+    {.family = FAMILY_BIG_BIRD,                                                                              \
+     .probes = {HF_ENCODER_PROBES("bert."), pooler},                                                         \
+     .keys = {HF_BERT_ATTENTION},                                                                            \
+     .library = 1 + LIBRARY_TRANSFORMERS,                                                                    \
+     .classifier_as = "classifier.out_proj."},                                                               \
+    {                                                                                                        \
+        .family = FAMILY_BIG_BIRD, .probes = {                                                               \
+            "bert.embeddings.word_embeddings.weight",                                                        \
+            "bert.encoder.layer.0.attention.self.qkv.weight",                                                \
+            pooler                                                                                           \
+        }                                                                                                    \
+    }
 #define HF_ENCODER_ALONE(number)                                                                             \
     .family = FAMILY_##number, .block_prefix = "encoder.layer.",                                             \
     .ignored = {"embeddings.position_ids", "pooler."}
@@ -441,9 +454,12 @@ const struct key_mapping key_mappings[] = {
      .swiglu = HF_DECODER_FFN},
     {.family = FAMILY_LLAMA,
      .probes = {"model.embed_tokens.weight", "model.layers.0.self_attn.qkv_proj.weight"}},
-    /* transformers: ...ForMaskedLM, ...ForPreTraining, ...ForSequenceClassification */
+    /* transformers: ...ForMaskedLM, ...ForPreTraining, ...ForSequenceClassification; BigBird's pooler has
+     * another name than BERT's, and without it config.json or model.family says that it is one */
+    HF_BIG_BIRD("bert.pooler.weight"),
     HF_ENCODER(BERT, "bert.", "cls.predictions.transform.LayerNorm.gamma",
                "cls.predictions.transform.LayerNorm.beta", .classifier_as = "classifier."),
+    HF_BIG_BIRD(NULL),
     HF_ENCODER(ROBERTA, "roberta.", NULL, NULL, .classifier_as = "classifier.out_proj."),
     HF_ENCODER(ELECTRA, "electra.", "generator_predictions.LayerNorm.gamma",
                "generator_predictions.LayerNorm.beta", .classifier_as = "classifier.out_proj."),
@@ -470,6 +486,8 @@ const struct key_mapping key_mappings[] = {
     {HF_ENCODER_ALONE(BERT), .probes = {HF_ENCODER_PROBES("")},
      .keys = {HF_ENCODER_ALONE_KEYS, [ROLE_POOLER_W] = "pooler.dense.weight",
               [ROLE_POOLER_B] = "pooler.dense.bias"}},
+    {HF_ENCODER_ALONE(BIG_BIRD), .probes = {HF_ENCODER_PROBES("")},
+     .keys = {HF_ENCODER_ALONE_KEYS, [ROLE_UNUSED_W] = "pooler.weight", [ROLE_UNUSED_B] = "pooler.bias"}},
     {HF_ENCODER_ALONE(ROBERTA), .probes = {HF_ENCODER_PROBES("")}, .keys = {HF_ENCODER_ALONE_KEYS}},
     {HF_ENCODER_ALONE(ELECTRA), .probes = {HF_ENCODER_PROBES("")}, .keys = {HF_ENCODER_ALONE_KEYS}},
     /* Fallback: some tensors of a family, without those that only it has. The reader reports what is

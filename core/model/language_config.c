@@ -13,8 +13,8 @@
 #include <string.h>
 
 #define SUPPORTED                                                                                            \
-    "supported: gpt2, llama, mistral, qwen2, qwen3; bert, distilbert, roberta, xlm-roberta, camembert and "  \
-    "electra"
+    "supported: gpt2, llama, mistral, qwen2, qwen3; bert, distilbert, roberta, xlm-roberta, camembert, "     \
+    "electra and big_bird"
 #define CHECK N_("remove it if it changes nothing; else use another model")
 
 #define LLAMA_MEMBERS                                                                                        \
@@ -78,6 +78,15 @@ static const struct json_member bert_members[] = {
 static const struct json_member roberta_members[] = {BERT_MEMBERS, {"pad_token_id", "1"}, {NULL, NULL}};
 static const struct json_member electra_members[] = {BERT_MEMBERS, {"embedding_size", NULL}, {NULL, NULL}};
 
+static const struct json_member big_bird_members[] = {BERT_MEMBERS,
+                                                      {"attention_type", NULL},
+                                                      {"block_size", NULL},
+                                                      {"num_random_blocks", NULL},
+                                                      {"use_bias", "true"},
+                                                      {"rescale_embeddings", "false"},
+                                                      {"norm_type", "\"postnorm\""}, /* no class reads it */
+                                                      {NULL, NULL}};
+
 static const struct json_member distilbert_members[] = {
     {"dim", NULL},
     {"hidden_size", NULL},
@@ -128,6 +137,7 @@ static const struct type {
     ENCODER("xlm-roberta", roberta_members, 12, FAMILY_ROBERTA),
     ENCODER("camembert", roberta_members, 12, FAMILY_ROBERTA),
     ENCODER("electra", electra_members, 4, FAMILY_ELECTRA),
+    ENCODER("big_bird", big_bird_members, 12, FAMILY_BIG_BIRD),
     {"distilbert", "", "activation", distilbert_members, 1e-12, 12, 0, 0, FAMILY_DISTILBERT, PART_QKV_BIAS,
      true, false},
 };
@@ -485,6 +495,21 @@ static int read_activation(struct language_config *c, const char *key, const jso
     return c->says.ffn ? 0 : unsupported(err, c->type, key, name);
 }
 
+/* Block-sparse attention of the class, or all tokens see all. */
+static int read_blocks(struct language_config *c, const json_t *root, struct error *err)
+{
+    const struct family_row *row = family_row(c->says.family);
+    const char *type = json_word(root, "attention_type");
+    int code = read_integer(root, "block_size", 1, row->block, &c->says.block, err);
+    if (!code) code = read_integer(root, "num_random_blocks", 0, row->random, &c->says.random, err);
+    if (code) return code;
+    if (strcmp(type, "original_full") == 0) c->says.block = BLOCK_NONE;
+    else if (*type && strcmp(type, "block_sparse") != 0)
+        return unsupported(err, c->type, "attention_type", type);
+    if (c->says.block) return 0;
+    return error_set(err, EXIT_CONFIG, "is the file whole?", "config.json: %s is null", "block_size");
+}
+
 static int read_model(struct language_config *c, const struct type *type, const json_t *root,
                       struct error *err)
 {
@@ -504,6 +529,7 @@ static int read_model(struct language_config *c, const struct type *type, const 
     if (!code) code = read_number(root, type->eps, type->norm_eps, &norm_eps, err);
     c->says.norm_eps = (float)norm_eps;
     if (!code && family_row(c->says.family)->rms) code = read_window(c, type, root, err);
+    if (!code && family_row(c->says.family)->block) code = read_blocks(c, root, err);
     read_dropout(c, root);
     return code || !family_row(c->says.family)->rms ? code : read_rope(c, root, err);
 }

@@ -79,6 +79,10 @@ static void complete(struct model_shape *g, int64_t head_dim)
     if (!(g->rope.theta > 0)) g->rope.theta = family_rope_theta(g->family);
     if (!g->norms) g->norms = row->norms ? row->norms : NORMS_BEFORE;
     if (!g->types) g->types = row->types;
+    if (!g->block && row->block) {
+        g->block = row->block;
+        g->random = row->random;
+    }
     if (!g->embedding && family_has(row, ROLE_EMBED_W)) g->embedding = g->width;
     g->classless = row->classless;
     g->out = g->width;
@@ -178,7 +182,8 @@ static void text_of_attention(const struct model_shape *g, char *text, size_t si
     static const char *const scalings[] = {"", N_(" scaled linearly by "), N_(" scaled as Llama 3's by "),
                                            N_(" scaled by YaRN by ")};
     const struct rope_of_tokens *r = &g->rope;
-    char groups[48] = "", window[48] = "", rope[96] = "", factor[24] = "", embedding[48] = "";
+    char groups[48] = "", window[48] = "", rope[96] = "", factor[24] = "", embedding[48] = "",
+         blocks[96] = "";
     int parts = model_shape_parts(g);
     if (g->kv_heads != g->heads)
         snprintf(groups, sizeof groups, _(", %lld of keys and values"), (long long)g->kv_heads);
@@ -189,15 +194,19 @@ static void text_of_attention(const struct model_shape *g, char *text, size_t si
     if (model_shape_rotates(g))
         snprintf(rope, sizeof rope, _(", rotary base %g%s%s%s"), r->theta, _(scalings[r->scaling]), factor,
                  fact_assumed(g, FACT_ROPE_THETA) ? _(" (assumed)") : "");
-    snprintf(text, size, "%s%s%s%s%s%s", groups, parts & PART_QK_NORM ? _(", norms of queries and keys") : "",
-             family_row(g->family)->rms && parts & PART_QKV_BIAS ? _(", biases of queries, keys and values")
-                                                                 : "",
-             window, rope, embedding);
+    if (g->block > 0)
+        snprintf(blocks, sizeof blocks, _(", blocks of %lld tokens%s, %lld random, above a context of %lld"),
+                 (long long)g->block, fact_assumed(g, FACT_BLOCK) ? _(" (assumed)") : "",
+                 (long long)g->random, (long long)blocks_dense_context(g));
+    snprintf(
+        text, size, "%s%s%s%s%s%s%s", groups, parts & PART_QK_NORM ? _(", norms of queries and keys") : "",
+        family_row(g->family)->rms && parts & PART_QKV_BIAS ? _(", biases of queries, keys and values") : "",
+        window, rope, embedding, blocks);
 }
 
 void language_shape_text(const struct model_shape *g, char *text, size_t size)
 {
-    char attention[288], said[192], head[48];
+    char attention[384], said[192], head[48];
     text_of_attention(g, attention, sizeof attention);
     snprintf(said, sizeof said, "%s%s", g->facts.replaced[0] ? "; its files have " : "", g->facts.replaced);
     if (g->context > g->positions)

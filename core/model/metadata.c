@@ -14,6 +14,7 @@ static bool always_has(const struct model_shape *g) { return g->family != FAMILY
 static bool has_images(const struct model_shape *g) { return !model_shape_language(g); }
 static bool has_periods(const struct model_shape *g) { return g->rope_count > 0; }
 static bool has_attn_pool(const struct model_shape *g) { return model_shape_parts(g) & PART_ATTN_POOL; }
+static bool has_blocks(const struct model_shape *g) { return family_row(g->family)->block; }
 static bool has_mlp(const struct model_shape *g) /* the shapes determine a gated one */
 {
     return g->ffn != 1 + ACTIVATION_SWIGLU;
@@ -56,6 +57,23 @@ static bool read_language(const char *word, struct model_shape *g)
     g->head_dim = dim;
     g->window = window;
     g->positions = positions;
+    return true;
+}
+
+static void write_blocks(const struct model_shape *g, char *text, size_t size)
+{
+    snprintf(text, size, "%lld %lld", (long long)g->block, (long long)g->random);
+}
+
+static bool read_blocks(const char *word, struct model_shape *g)
+{
+    long long block, random;
+    int end = 0;
+    if (sscanf(word, "%9lld %9lld%n", &block, &random, &end) != 2 || word[end] || !block ||
+        block < BLOCK_NONE || random < 0)
+        return false;
+    g->block = block;
+    g->random = random;
     return true;
 }
 
@@ -102,6 +120,7 @@ static const struct entry {
     {"meopt.norm", always_has, FACT_NORM, NULL, NULL},
     {"meopt.norm_eps", always_has, FACT_NORM_EPS, NULL, NULL},
     {"meopt.language", model_shape_language, FACT_VALUES, write_language, read_language},
+    {"meopt.blocks", has_blocks, FACT_VALUES, write_blocks, read_blocks},
     {"meopt.rope", model_shape_language, FACT_VALUES, write_rope, read_rope},
     {"meopt.rope_periods", has_periods, FACT_VALUES, write_periods, read_periods},
     {"meopt.pool_heads", has_attn_pool, FACT_POOL_HEADS, NULL, NULL},

@@ -588,8 +588,8 @@ static void settle_classes(struct model_shape *g, const struct key_map *key_map,
 static void list_differences(const struct model_shape *says, const struct model_shape *g, char *text,
                              size_t size)
 {
-    static const enum fact unshown[] = {FACT_HEADS, FACT_WINDOW, FACT_ROPE_THETA, FACT_ACTIVATION,
-                                        FACT_NORM_EPS};
+    static const enum fact unshown[] = {FACT_HEADS,      FACT_WINDOW,     FACT_BLOCK,
+                                        FACT_ROPE_THETA, FACT_ACTIVATION, FACT_NORM_EPS};
     const struct rope_of_tokens *r = &says->rope;
     char value[FACT_TEXT];
     size_t n = 0;
@@ -624,6 +624,8 @@ static void settle_rest(struct model_shape *g, const struct found *f, int ffn, b
         fact_set(g, FACT_ROPE_THETA, theta > 0 ? theta : says->rope.theta, theta > 0 ? SOURCE_KEY : f->from);
         if (g->facts.from[FACT_WINDOW] != SOURCE_KEY) /* 0 is a value: no window */
             fact_set(g, FACT_WINDOW, (double)says->window, f->from);
+        g->block = says->block;
+        g->random = says->random;
         if (f->from == SOURCE_METADATA && says->positions)
             fact_set(g, FACT_POSITIONS, (double)says->positions, f->from);
         fact_take(g, FACT_NORM_EPS, says, f->from);
@@ -639,6 +641,7 @@ static void settle_rest(struct model_shape *g, const struct found *f, int ffn, b
         facts_assume(g, FACT_BIT(ACTIVATION));
     }
     if (!(g->norm_eps > 0)) facts_assume(g, FACT_BIT(NORM_EPS));
+    if (!g->block && family_row(g->family)->block) facts_assume(g, FACT_BIT(BLOCK));
     if (model_shape_rotates(g) && !(g->rope.theta > 0)) facts_assume(g, FACT_BIT(ROPE_THETA));
 }
 

@@ -72,6 +72,8 @@ static const struct {
     [ROLE_POOL_FC2_B] = {"O", "s", INITIAL_ZERO},
     [ROLE_POOLER_W] = {"DD", "mcn", INITIAL_NORMAL},
     [ROLE_POOLER_B] = {"D", "scn", INITIAL_ZERO},
+    [ROLE_UNUSED_W] = {"DD", "sfn", INITIAL_NORMAL},
+    [ROLE_UNUSED_B] = {"D", "sfn", INITIAL_ZERO},
     [ROLE_MLM_W] = {"ED", "ml", INITIAL_NORMAL},
     [ROLE_MLM_B] = {"E", "sl", INITIAL_ZERO},
     [ROLE_MLM_NORM_W] = {"E", "sl", INITIAL_ONE},

@@ -42,6 +42,7 @@ MODEL_CHOICE_LISTS(CHOICE_NAMES)
 #define FAMILY_DISTILBERT_IS .tied = true
 #define FAMILY_ROBERTA_IS .tied = true
 #define FAMILY_ELECTRA_IS .tied = true
+#define FAMILY_BIG_BIRD_IS .tied = true
 #define FAMILY_LLAMA_IS .ffn = SWIGLU
 static const struct {
     const char *name;

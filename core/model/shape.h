@@ -53,6 +53,8 @@ struct rope_of_tokens {
     double attention; /* yarn's factor of cosines and sines */
 };
 
+enum { BLOCK_NONE = -1 }; /* of a family that may have blocks */
+
 /* 0 in any field: not known yet. */
 struct model_shape {
     enum family family;
@@ -87,7 +89,7 @@ struct model_shape {
     int64_t kv_heads;   /* each for heads / kv_heads query heads; 0: heads */
     int64_t head_dim;   /* 0: width / heads */
     int64_t window;     /* a token sees this many, itself included; 0: all before it */
-    int64_t block;      /* tokens of a block of block-sparse attention (blocks.h); 0: all see all */
+    int64_t block;      /* tokens of a block of block-sparse attention (blocks.h); BLOCK_NONE: all see all */
     int64_t random;     /* with block: random blocks of a list */
     bool tied;          /* the head's matrix is the token table */
     int slices;         /* of each sliced parameter (parameters.h); 0: none is */

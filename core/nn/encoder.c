@@ -5,8 +5,8 @@
  *   p = the picked rows of x, h = p W^T + b, n = norm(activation(h)), logits = n table^T + b'
  *
  * Picked rows are gathered and scattered by the operations of token tables, with row numbers as tokens.
- * Source: transformers' modeling_bert.py,
- * modeling_distilbert.py, modeling_roberta.py and modeling_electra.py. */
+ * Source: transformers' modeling_bert.py, modeling_distilbert.py, modeling_roberta.py, modeling_electra.py
+ * and modeling_big_bird.py. */
 #include "core/nn/tower.h"
 
 static int64_t picked_rows(const struct tower *t, const struct batch *in) { return in->count * t->out_rows; }
@@ -105,7 +105,10 @@ static enum activation kind_of(const struct tower *t)
 {
     return (enum activation)((t->family->mlm ? t->family->mlm : t->model_shape.ffn) - 1);
 }
-static enum activation pooler_of(const struct tower *t) { return (enum activation)(t->family->pooler - 1); }
+static enum activation pooler_of(const struct tower *t)
+{
+    return (enum activation)((t->family->pooler ? t->family->pooler : t->model_shape.ffn) - 1);
+}
 
 /* picked = rows of the stream, picked_h = picked W^T + b */
 static void dense_of_rows(struct tower *t, const struct batch *in, const int32_t *picked,

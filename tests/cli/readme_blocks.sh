@@ -102,4 +102,5 @@ planned() { # CONFIG PATTERN: the GiB in the match of the pattern in README are 
 }
 planned bert_base 'bert_base.yaml) *needs [0-9.]* GiB'
 planned distilbert_classify 'distilbert_classify.yaml), a classifier, needs [0-9.]* GiB'
+planned bigbird_classify 'bigbird_classify.yaml), with block-sparse attention, needs [0-9.]* GiB'
 planned qwen3_8b_lora 'qwen3_8b_lora.yaml`: 8B in [0-9.]* GiB'

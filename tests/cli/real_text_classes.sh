@@ -1,5 +1,5 @@
 #!/bin/sh
-# Classifiers of texts of transformers (BERT, DistilBERT, RoBERTa, XLM-RoBERTa, ELECTRA), fine-tuned by meopt and by PyTorch on the same texts: tokens,
+# Classifiers of texts of transformers (BERT, DistilBERT, RoBERTa, XLM-RoBERTa, ELECTRA, BigBird with blocks), fine-tuned by meopt and by PyTorch on the same texts: tokens,
 # losses of all steps, and the logits of the export, which its class loads strictly.
 # Needs a Python with torch, transformers and safetensors (python.sh).
 set -eu
@@ -7,7 +7,7 @@ set -- torch transformers safetensors
 . "$MEOPT_SOURCE/tests/tools/python.sh"
 . "$MEOPT_SOURCE/tests/lib.sh"
 export HF_HUB_OFFLINE=1 OMP_NUM_THREADS=2
-for row in bert:Bert distilbert:DistilBert roberta:Roberta xlm_roberta:XLMRoberta electra:Electra; do
+for row in bert:Bert distilbert:DistilBert roberta:Roberta xlm_roberta:XLMRoberta electra:Electra big_bird:BigBird; do
     kind=${row#*:} family=${row%:*}
     mkdir "$work/$kind"
     cd "$work/$kind"

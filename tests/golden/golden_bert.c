@@ -1,5 +1,6 @@
-/* BertForMaskedLM and those of its kin (DistilBERT, RoBERTa, ELECTRA) against transformers: loss, accuracy,
- * logits, every gradient, six steps of torch.optim.AdamW (tests/make/bert.py), whole samples and padded ones.
+/* BertForMaskedLM and those of its kin (DistilBERT, RoBERTa, ELECTRA, BigBird) against transformers: loss,
+ * accuracy, logits, every gradient, six steps of torch.optim.AdamW (tests/make/bert.py, big_bird.py), whole
+ * samples and padded ones. BigBird's are no multiple of a block, one has 4,096 tokens, one all of them see.
  * Also the forms of the model among each other: recomputation, parts of the logits, micro-batches, packed
  * documents. On a card: MEOPT_TEST_DEVICE=hip:0. */
 #include "tests/golden/language_subject.h"
@@ -11,11 +12,16 @@ static const struct golden_model bert = {
 static const struct golden_model encoders = {
     .folder = "encoders", .masked = true, .parts = 4, .slabs = 1, .on_card = {"generator"}};
 
+static const struct golden_model big_bird = {
+    .folder = "big_bird", .masked = true, .parts = 4, .slabs = 1, .on_card = {"ragged"}};
+static const struct golden_model long_sample = {.folder = "big_bird_long", .masked = true};
+
 /* Runs a form of the test with every model. */
 static void each_encoder(void (*check)(const char *dir))
 {
     each_of(&bert, check);
     each_of(&encoders, check);
+    if (check != packed_equals_separate) each_of(&big_bird, check);
 }
 
 GOLDEN_TEST(models_equal_transformers) { each_encoder(equals_original); }
@@ -26,6 +32,8 @@ GOLDEN_TEST(gradient_is_that_of_the_loss)
 {
     model = &encoders;
     check_slope("electra", 1e-3);
+    model = &big_bird;
+    check_slope("padded", 1e-3);
     model = &bert;
     check_slope("bert", 1e-3);
 }
@@ -99,6 +107,54 @@ static void old_files_have_the_same_weights(void **state)
     unlink(path);
 }
 
+/* ---- Blocks ---- */
+
+/* Of a tower that is trained, and of one that is not. */
+static void evaluates_as_original(const char *dir)
+{
+    struct weights *golden = golden_open(model->folder, dir, "golden.safetensors");
+    for (int frozen = 0; frozen < 2 && tried_fully(dir); frozen++) {
+        struct subject s;
+        struct tower_options options = options_of(DTYPE_F32);
+        if (frozen) options.gradients = GRADIENTS_NONE;
+        subject_open(&s, dir, &options);
+        s.evaluates = true;
+        double error = logits_error(&s, golden);
+        printf("%-12s evaluation: logits %.1e\n", dir, error);
+        assert_true(error <= 1e-5);
+        subject_close(&s);
+    }
+    weights_close(golden);
+}
+GOLDEN_TEST(evaluation_has_lists_of_its_own) { each_of(&big_bird, evaluates_as_original); }
+
+static void long_equals_original(const char *dir)
+{
+    struct subject s;
+    struct tower_options options = options_of(DTYPE_F32);
+    struct weights *golden = golden_open(model->folder, dir, "golden.safetensors");
+    const char *name = "";
+    double *loss = golden_tensor(golden, "loss", NULL);
+    options.batch = 1;
+    subject_open(&s, dir, &options);
+    double logits = logits_error(&s, golden), error = fabs(run(&s, NULL) - loss[0]) / loss[0];
+    read_reference(&s, dir, "gradient.safetensors");
+    double worst = gradient_error(&s.reference, NULL, &name);
+    s.evaluates = true;
+    double evaluation = logits_error(&s, golden);
+    printf("%-12s logits %.1e, %.1e loss %.1e gradients %.1e (%s)\n", dir, logits, evaluation, error, worst,
+           name);
+    assert_int_equal(s.tokens, 4096);
+    assert_true(logits <= 1e-5 && evaluation <= 1e-5 && error <= 1e-6 && worst <= 5e-6);
+    subject_close(&s);
+    weights_close(golden);
+    free(loss);
+}
+GOLDEN_TEST(long_samples_equal_transformers)
+{
+    if (!card_is_emulated() || getenv("MEOPT_LONG")) each_of(&long_sample, long_equals_original);
+}
+
 /* ---- ...ForSequenceClassification ---- */
 
 /* Computes loss and gradients, and returns the loss. */
@@ -151,8 +207,15 @@ static const struct golden_model classifiers = {.folder = "encoders_classify",
                                                 .run = classifier_run,
                                                 .logits = classifier_logits};
 
+static const struct golden_model big_bird_classifiers = {.folder = "big_bird_classify",
+                                                         .masked = true,
+                                                         .classes = 5,
+                                                         .run = classifier_run,
+                                                         .logits = classifier_logits};
+
 GOLDEN_TEST(classifiers_equal_transformers)
 {
+    each_of(&big_bird_classifiers, equals_original);
     each_of(&classifier, equals_original);
     each_of(&classifiers, equals_original);
 }
@@ -166,6 +229,8 @@ int main(void)
                                        cmocka_unit_test(gradient_is_that_of_the_loss),
                                        cmocka_unit_test(evaluation_is_the_training_loss),
                                        cmocka_unit_test(old_files_have_the_same_weights),
+                                       cmocka_unit_test(evaluation_has_lists_of_its_own),
+                                       cmocka_unit_test(long_samples_equal_transformers),
                                        cmocka_unit_test(classifiers_equal_transformers)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

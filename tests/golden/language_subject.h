@@ -10,7 +10,7 @@
 
 #include <stdio.h>
 
-enum { STEPS = 6, MOST = 256, BATCH = 3, CONTEXT = 24 }; /* MOST: rows */
+enum { STEPS = 6, MOST = 4096, BATCH = 3, CONTEXT = 24 }; /* MOST: rows; the others usual */
 enum { TOKENS, LABELS, BEGINS, ENDS, ORDER, PICKED, ARRAYS };
 
 struct subject;
@@ -36,6 +36,7 @@ struct subject {
     int64_t batch, tokens;                                       /* B, N */
     int32_t input[MOST], labels[MOST], begins[MOST], ends[MOST]; /* host */
     bool documents;                                              /* begins and ends are given to the tower */
+    bool evaluates;                                              /* batch.evaluates */
     double units;                                                /* of the loss; 0: the labelled rows */
     int32_t *arrays;                                             /* device: ARRAYS of MOST */
     double *sums;               /* loss, correct; a classifier's: three, dout */
@@ -62,7 +63,7 @@ static inline struct tower_options options_of(enum dtype compute)
                                   .activations_class = MEMORY_ACTIVATIONS};
 }
 
-/* A model of `context` tokens. Samples of CONTEXT have the padding of the golden file, if it has any. */
+/* A model of `context` tokens; 0: as many as the golden file's samples, with its padding, if it has any. */
 static inline void subject_open_in(struct subject *s, const char *dir, int64_t context,
                                    const struct tower_options *options)
 {
@@ -71,6 +72,9 @@ static inline void subject_open_in(struct subject *s, const char *dir, int64_t c
                        golden_open(model->weights ? model->weights : model->folder, dir, "model.safetensors"),
                    *golden = golden_open(model->folder, dir, "golden.safetensors");
     const char *name = getenv("MEOPT_TEST_DEVICE") ? getenv("MEOPT_TEST_DEVICE") : "cpu";
+    const struct weights_tensor *tokens = weights_tensor(golden, weights_find(golden, "tokens"));
+    bool whole = context == 0 || context == tokens->shape[1];
+    if (whole) context = tokens->shape[1];
     struct model_shape g = {.context = context, .classes = model->classes ? CLASSES_UNKNOWN : 0};
     int32_t lengths[MOST];
     *s = (struct subject){.batch = options->batch, .tokens = context, .documents = model->masked};
@@ -86,12 +90,14 @@ static inline void subject_open_in(struct subject *s, const char *dir, int64_t c
     s->reference = reference_of(s->tower);
     for (int i = 0;
          i < s->tower->parameter_count && options->gradients != GRADIENTS_NONE && !options->lora.rank; i++)
-        assert_int_equal(s->tower->parameters[i].trained, s->tower->parameters[i].group >= options->frozen);
+        assert_int_equal(s->tower->parameters[i].trained, s->tower->parameters[i].group >= options->frozen &&
+                                                              s->tower->parameters[i].role != ROLE_UNUSED_W &&
+                                                              s->tower->parameters[i].role != ROLE_UNUSED_B);
     read_rows(golden, "tokens", s->input);
     read_rows(golden, "labels", s->labels);
     if (model->masked) read_rows(golden, "ends", lengths);
     for (int64_t i = 0; i < s->batch * context; i++) {
-        int32_t length = model->masked && context == CONTEXT ? lengths[i / context] : (int32_t)context;
+        int32_t length = model->masked && whole ? lengths[i / context] : (int32_t)context;
         bool padding = i % context >= length;
         s->begins[i] = padding ? length : 0;
         s->ends[i] = padding ? (int32_t)context : length;
@@ -103,7 +109,7 @@ static inline void subject_open_in(struct subject *s, const char *dir, int64_t c
 static inline void subject_open(struct subject *s, const char *dir, const struct tower_options *options)
 {
     if (model->open) model->open(s, dir, options);
-    else subject_open_in(s, dir, CONTEXT, options);
+    else subject_open_in(s, dir, 0, options);
 }
 
 static inline void subject_close(struct subject *s)
@@ -171,6 +177,7 @@ static inline struct batch batch_of(struct subject *s, int64_t first, int64_t co
                           .picked = at[PICKED],
                           .sums = s->sums,
                           .smoothing = s->smoothing,
+                          .evaluates = s->evaluates,
                           .weight = (float)(1 / units)};
 }
 
@@ -221,7 +228,11 @@ static inline double logits_error(struct subject *s, const struct weights *golde
     struct error err = {0};
     int64_t V = s->tower->out_width, rows[MOST], n, count = 0;
     int32_t picked[MOST], labels[MOST];
-    double *expected = golden_tensor(golden, model->masked ? "logits" : "last", &n);
+    double *expected = golden_tensor(golden,
+                                     s->evaluates    ? "evaluation"
+                                     : model->masked ? "logits"
+                                                     : "last",
+                                     &n);
     float *logits = device_alloc(s->device, MEMORY_WORKSPACE, (size_t)n * sizeof *logits, "logits", &err);
     if (model->masked) pick_rows(s, 0, s->batch, picked, labels);
     for (int64_t i = 0; i < s->batch * (model->masked ? s->tower->out_rows : 1); i++)
@@ -452,6 +463,7 @@ static inline void check_slope(const char *dir, double step_size)
     for (int side = 0; side < 2; side++) {
         for (int i = 0; i < s.tower->parameter_count; i++) {
             const struct parameter *p = &s.tower->parameters[i];
+            if (!p->trained) continue;
             double *w = device_values(s.device, p->weight, DTYPE_F32, p->count);
             float *moved = xmalloc((size_t)p->count * sizeof *moved);
             for (int64_t k = 0; k < p->count; k++) {

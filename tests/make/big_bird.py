@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Golden data of tests/golden/golden_big_bird.c and tests/unit/blocks.c: tests/data/big_bird, big_bird_classify, blocks.
+"""Golden data of tests/golden/golden_bert.c and tests/unit/blocks.c: tests/data/big_bird*, blocks.
 
     env/bin/python tests/make/big_bird.py tests/data [NAME ...]
 
-As tests/make/bert.py, for BigBirdForMaskedLM in training, where the class draws random blocks; evaluation.logits are
-those of eval(). `full` has attention_type original_full; `long` has 4,096 tokens, one step and no final.safetensors.
+As tests/make/bert.py, for BigBirdForMaskedLM in training, where the class draws random blocks; `evaluation` has the
+logits of eval(). `full` has attention_type original_full; `long` has 4,096 tokens, one step and no final.safetensors.
 `classes` is a BigBirdForSequenceClassification. `lists` has the random blocks (heads, blocks - 2, random) that the class
 draws, named CONTEXT.BLOCK.RANDOM.HEADS.POSITIONS.LAYER. Requires tests/tools/requirements.txt.
 """
@@ -23,8 +23,8 @@ from language import STEPS, gradients_of, loss_of, redraw, state_of
 
 VOCABULARY, ROWS = 97, 5
 # lengths of the samples, the first of which is N; block, random blocks, width, and what else differs
-CASES = {"one": ((120, 120), 16, 1, {}), "padded": ((150, 97, 20), 16, 2, {}), "three": ((192, 192), 16, 3, {}),
-         "full": ((120, 70), 16, 1, {"attention_type": "original_full"}),
+CASES = {"ragged": ((120, 120, 120), 16, 1, {}), "padded": ((150, 97, 20), 16, 2, {}), "three": ((192, 192, 192), 16, 3, {}),
+         "full": ((120, 70, 120), 16, 1, {"attention_type": "original_full"}),
          "long": ((4096,), 64, 3, {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16})}
 LISTS = [(208, 16, 3, 2, 512, 0), (200, 16, 3, 2, 512, 5), (144, 16, 1, 3, 512, 2), (1024, 64, 3, 2, 4096, 1),
          (1000, 64, 2, 1, 4096, 2), (3072, 64, 3, 2, 4096, 11), (4096, 64, 3, 2, 4096, 7), (1024, 16, 2, 1, 1024, 3),
@@ -40,7 +40,7 @@ def config_of(lengths, block, random, more, **rest):
 
 
 def batch_of(lengths):
-    tokens = torch.randint(0, VOCABULARY, (len(lengths), lengths[0]), dtype=torch.int32)
+    tokens = torch.randint(1, VOCABULARY, (len(lengths), lengths[0]), dtype=torch.int32)  # 0, padding, has no gradient
     mask = (torch.arange(lengths[0]) < torch.tensor(lengths)[:, None]).double()
     return tokens, {"input_ids": tokens.long(), "attention_mask": mask}
 
@@ -68,7 +68,7 @@ def make(name, root):
     model = transformers.BigBirdForMaskedLM(config_of(lengths, block, random, more))
     redraw(model, seed=sum(map(ord, name)))
     model.train()
-    directory = os.path.join(root, "big_bird", name)
+    directory = os.path.join(root, "big_bird_long" if name == "long" else "big_bird", name)
     os.makedirs(directory, exist_ok=True)
     files = {"model": state_of(model, directory)}
     tokens, inputs = batch_of(lengths)

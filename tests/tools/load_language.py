@@ -77,10 +77,22 @@ def logits(t, c, rope):
 
 ENCODERS = {
     "bert": ("bert.", "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"),
+    "big_bird": ("bert.", "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"),
     "distilbert": ("distilbert.", "vocab_transform", "vocab_layer_norm", "vocab_projector.bias"),
     "roberta": ("roberta.", "lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
     "electra": ("electra.", "generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head.bias"),
 }
+
+
+def seen(c):
+    """How often tokens see tokens: in BigBird's evaluation the first block once more for each random one."""
+    n, block, random = TOKENS.shape[1], c.get("block_size", 0), c.get("num_random_blocks", 0)
+    if c.get("attention_type") != "block_sparse" or n <= (5 + 2 * random) * block:
+        return torch.ones(n, n)
+    i, j = torch.arange(n)[:, None] // block, torch.arange(n)[None] // block
+    last = (n - 1) // block
+    every = (i == 0) | (i == last)
+    return torch.where(every, 1, ((j == 0) | (j == last) | ((i - j).abs() <= 1)) + random * (j == 0)).float()
 
 
 def masked_logits(t, c):
@@ -108,10 +120,10 @@ def masked_logits(t, c):
     for block in range(c["n_layers" if other else "num_hidden_layers"]):
         qkv, proj, norm1, fc1, fc2, norm2 = (prefix + blocks.format(block) + name for name in names)
         q, k, v = linear(x, qkv).view(n, 3, heads, -1).permute(1, 2, 0, 3)
-        a = (q @ k.transpose(1, 2) / math.sqrt(q.shape[-1])).softmax(-1) @ v
+        a = (q @ k.transpose(1, 2) / math.sqrt(q.shape[-1]) + seen(c).log()).softmax(-1) @ v
         x = ended(x + linear(a.transpose(0, 1).reshape(n, -1), proj), norm1)
         x = ended(x + linear(gelu(linear(x, fc1), tanh), fc2), norm2)
-    x = ended(gelu(linear(x, dense), tanh and kind in ("bert", "distilbert")), last)
+    x = ended(gelu(linear(x, dense), tanh and kind in ("bert", "distilbert", "big_bird")), last)
     return x @ table.T + t[bias]
 
 

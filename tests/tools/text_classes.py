@@ -32,7 +32,8 @@ def config_of(kind):
                   label2id={n: i for i, n in enumerate(NAMES)})
     if kind == "DistilBert":
         return transformers.DistilBertConfig(dim=48, n_layers=2, n_heads=4, hidden_dim=96, dropout=0, attention_dropout=0, seq_classif_dropout=0, **common)
-    more = dict(embedding_size=24) if kind == "Electra" else dict(type_vocab_size=1) if "Roberta" in kind else {}
+    blocks = dict(block_size=2, num_random_blocks=1, sep_token_id=2)
+    more = dict(embedding_size=24) if kind == "Electra" else blocks if kind == "BigBird" else dict(type_vocab_size=1) if "Roberta" in kind else {}
     return getattr(transformers, kind + "Config")(hidden_size=48, num_hidden_layers=2, num_attention_heads=4, intermediate_size=96, hidden_dropout_prob=0,
                                                   attention_probs_dropout_prob=0, **more, **common)
 
@@ -81,7 +82,7 @@ def load(directory, kind):
 
 def compare(kind):
     lines = [json.loads(line) for line in open(os.path.join("run", "metrics.jsonl"))]
-    model = load("model", kind)
+    model = load("model", kind).train()  # in which BigBird draws blocks; there is no dropout
     inputs, labels = encoded("train", model)
     assert (inputs["attention_mask"].sum(1) < CONTEXT).any() and (inputs["attention_mask"].sum(1) == CONTEXT).any()
     groups = [{"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": 0.05},
@@ -98,7 +99,7 @@ def compare(kind):
         loss.backward()
         worst = max(worst, abs(line["loss"] / loss.item() - 1))
         optimizer.step()
-    exported = load("hf", kind)
+    exported, model = load("hf", kind), model.eval()
     assert exported.config.architectures == [class_of(kind).__name__], exported.config.architectures
     assert exported.config.id2label == dict(enumerate(NAMES)), exported.config.id2label
     inputs, labels = encoded("val", exported)

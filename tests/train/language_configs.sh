@@ -10,13 +10,14 @@ for name in bert_base gpt2_small gpt_1_3b qwen3_0_6b qwen3_8b qwen3_8b_lora byte
     "$MEOPT" config new "$name" >out 2>log || fail "template $name: exit $?"
     cp "$MEOPT_SOURCE/configs/$name.yaml" configs/
 done
-for name in bert_classify distilbert_classify; do
+for name in bert_classify distilbert_classify bigbird_classify; do
     "$MEOPT" config new "$name" >out 2>log || fail "template $name: exit $?"
 done
 texts="$MEOPT_SOURCE/configs/distilbert_classify.yaml model.init=random"
 # shellcheck disable=SC2086
 "$MEOPT" plan $texts --ranks 4 dist.shard=parameters --json >distilbert4.json 2>log && "$MEOPT" plan $texts model_s.place=streamed optim.offload=nvme --json >distilbert.json 2>log ||
     fail "distilbert_classify: exit $?"
+"$MEOPT" plan "$MEOPT_SOURCE/configs/bigbird_classify.yaml" model.init=random --json >bigbird.json 2>log || fail "bigbird_classify: exit $?"
 "$MEOPT" plan configs/gpt_1_3b.yaml dist.pipeline=4 --json >pipeline.json 2>log || fail "gpt_1_3b in a pipeline: exit $?"
 "$MEOPT" fetch genesis --dest sample >out 2>log || fail "fetch: exit $?"
 "$MEOPT" train configs/bytes.yaml --run-dir . --name bytes --no-dashboard train.steps=150 train.eval_steps=75 device.type=cpu >out 2>log ||
@@ -29,6 +30,7 @@ assert json.load(open("bert_base.json"))["peak_bytes"] <= 3e9 # published: 12,69
 assert json.load(open("qwen3_8b_lora.json"))["peak_bytes"] <= 4e9
 for name in ("distilbert4", "distilbert"): # published: 1.15 GB on each of 4 cards
     assert json.load(open(name + ".json"))["peak_bytes"] <= 0.4e9, name
+assert json.load(open("bigbird.json"))["peak_bytes"] <= 1.2e9 # published: 4.03 GB on each of 4 cards
 pipeline = json.load(open("pipeline.json"))
 assert pipeline["stages"] == pipeline["ranks"] == 4 and pipeline["peak_bytes"] <= 3e9 and 0 < pipeline["bubble"] < 1, pipeline
 lines = [json.loads(line) for line in open("bytes/metrics.jsonl")]

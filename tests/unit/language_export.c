@@ -66,6 +66,8 @@ static const struct {
       .family = FAMILY_DISTILBERT,
       .tied = true}},
     {"roberta", {SIZES, .family = FAMILY_ROBERTA, .tied = true}},
+    {"big_bird", {SIZES, .family = FAMILY_BIG_BIRD, .tied = true, .block = 2, .random = 1}},
+    {"big_bird-full", {SIZES, .family = FAMILY_BIG_BIRD, .tied = true, .block = BLOCK_NONE, .random = 3}},
     {"electra", {SIZES, .family = FAMILY_ELECTRA, .tied = true}},
     {"electra-narrow", {SIZES, .family = FAMILY_ELECTRA, .tied = true, .embedding = 24}},
     {"electra-wide",

@@ -37,7 +37,8 @@ static void presets_have_the_published_parameters(void **state)
         {"smollm_360m", 361821120},      {"bert_base", 109514298},         {"bert_large", 335174458},
         {"distilbert_base", 66985530},   {"roberta_base", 124697433},      {"roberta_large", 355412057},
         {"xlm_roberta_base", 278295186}, {"xlm_roberta_large", 560142482}, {"electra_small", 13546682},
-        {"electra_base", 109514298},     {"electra_large", 335174458},
+        {"electra_base", 109514298},     {"electra_large", 335174458},     {"bigbird_base", 128111286},
+        {"bigbird_large", 360225974},
     };
     for (size_t i = 0; i < sizeof published / sizeof *published; i++) {
         struct model_shape g = shape_of(published[i].name);
