@@ -2,6 +2,7 @@
  * (family.c) has the roles that exist and their keys. */
 #include "core/model/parameters.h"
 #include "core/base/memory.h"
+#include "core/model/blocks.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -287,6 +288,9 @@ int parameters_check_slices(const struct model_shape *g, int slices, struct erro
     if (g->vocabulary && last.count <= 0)
         return error_set(err, EXIT_CONFIG, hint, "model.slices is %d, and the vocabulary has %lld tokens",
                          slices, (long long)g->vocabulary);
+    if (blocks_used(g))
+        return error_set(err, EXIT_CONFIG, hint,
+                         "model.slices is %d, and the attention of the model is block-sparse", slices);
     if (g->norms == POST_NORM)
         return error_set(err, EXIT_CONFIG, hint,
                          "model.slices is %d, and norms end the branches of the model", slices);
