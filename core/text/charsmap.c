@@ -148,18 +148,23 @@ static int replace(struct encoder *e, const struct charsmap *m, const char *text
     return is;
 }
 
-/* Appends what a grapheme cluster becomes; an error: -1. */
+/* Appends what a grapheme cluster becomes; an error: -1. Sets e->head if its first `head` bytes stand for the
+ * first character of the document: each character of a cluster's new text stands for one of the old text. */
 static int replace_cluster(struct encoder *e, const struct charsmap *m, const char *text, size_t bytes,
-                           struct text_buffer *to)
+                           size_t head, struct text_buffer *to)
 {
-    size_t length = utf8_length(text);
+    size_t length = utf8_length(text), at = to->count;
     int is = bytes < 6 ? replace(e, m, text, bytes, to) : 0;
+    if (is > 0 && head) e->head = length == bytes ? to->count : at;
+    for (size_t k = 0; is > 0 && length < bytes && k < head && at < to->count; k += utf8_length(text + k))
+        e->head = at += utf8_length(to->data + at);
     if (is) return is;
     for (size_t k = 0; k < bytes; k += length) {
         length = utf8_length(text + k);
         is = length == bytes ? 0 : replace(e, m, text + k, length, to);
         if (is < 0) return is;
         if (!is) text_append(to, text + k, length);
+        if (k < head) e->head = to->count;
     }
     return 0;
 }
@@ -170,15 +175,17 @@ int charsmap_apply(struct encoder *e, const struct charsmap *m, const char *text
     size_t head = e->head, n;
     e->head = 0;
     for (size_t i = 0; i < bytes; i += n) {
-        size_t before = to->count;
+        size_t before = to->count,
+               here = i < head ? head - i : head && !before; /* or the first one that stays */
         for (n = 0; i + n + 1 < bytes && !((text[i + n] | text[i + n + 1]) & 0x80); n++)
             if (!m->plain[(uint8_t)text[i + n]] || text[i + n] == '\r') break;
-        bool cluster = !n;
-        if (cluster) n = grapheme_length(text + i, bytes - i);
-        else text_append(to, text + i, n);
-        if (cluster && replace_cluster(e, m, text + i, n, to) < 0) return e->err->code;
-        if (i < head) e->head = before + (cluster || head - i > n ? to->count - before : head - i);
-        else if (head && !before) e->head = cluster ? to->count : 1; /* of the first one that stays */
+        if (n) {
+            text_append(to, text + i, n);
+            if (here) e->head = before + (here < n ? here : n);
+            continue;
+        }
+        n = grapheme_length(text + i, bytes - i);
+        if (replace_cluster(e, m, text + i, n, here, to) < 0) return e->err->code;
     }
     return 0;
 }

@@ -145,7 +145,9 @@ static int to_form(struct encoder *e, enum stage_kind kind, const char *text, si
                    struct text_buffer *to)
 {
     struct text_buffer head = {0};
-    int code = form_all(e, kind, text, e->head < bytes ? e->head : bytes, &head);
+    size_t n = e->head < bytes ? e->head : bytes;
+    while (n < bytes && ((uint8_t)text[n] & 0xC0) == 0x80) n++; /* marks may have changed their order */
+    int code = form_all(e, kind, text, n, &head);
     if (!code) code = form_all(e, kind, text, bytes, to);
     e->head = head.count;
     text_free(&head);
@@ -160,20 +162,38 @@ static bool is_control(uint32_t p)
             c == UTF8PROC_CATEGORY_CO);
 }
 
-static bool is_chinese(uint32_t p)
+struct range {
+    uint32_t first, last;
+};
+
+static bool in_ranges(const struct range *ranges, size_t count, uint32_t p)
 {
-    static const uint32_t ranges[][2] = {{0x4E00, 0x9FFF},   {0x3400, 0x4DBF},   {0x20000, 0x2A6DF},
-                                         {0x2A700, 0x2B73F}, {0x2B740, 0x2B81F}, {0x2B920, 0x2CEAF},
-                                         {0xF900, 0xFAFF},   {0x2F800, 0x2FA1F}};
-    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
-        if (p >= ranges[i][0] && p <= ranges[i][1]) return true;
+    for (size_t i = 0; i < count; i++)
+        if (p >= ranges[i].first && p <= ranges[i].last) return true;
     return false;
 }
 
-/* Characters after version 9 of Unicode are no accents for tokenizers, and three were marks then alone. */
+static bool is_chinese(uint32_t p)
+{
+    static const struct range ranges[] = {{0x4E00, 0x9FFF},   {0x3400, 0x4DBF},   {0x20000, 0x2A6DF},
+                                          {0x2A700, 0x2B73F}, {0x2B740, 0x2B81F}, {0x2B920, 0x2CEAF},
+                                          {0xF900, 0xFAFF},   {0x2F800, 0x2FA1F}};
+    return in_ranges(ranges, sizeof ranges / sizeof *ranges, p);
+}
+
+/* Marks that BertNormalizer does not know: its crate unicode_categories has version 8 of Unicode. */
+static const struct range late_marks[] = {{0x8D4, 0x8E1},     {0x1885, 0x1886},   {0x1DFB, 0x1DFB},
+                                          {0xA8C5, 0xA8C5},   {0xA9BD, 0xA9BD},   {0x1123E, 0x1123E},
+                                          {0x11438, 0x11446}, {0x11C30, 0x11C3F}, {0x11C92, 0x11CB6},
+                                          {0x1E000, 0x1E02A}, {0x1E944, 0x1E94A}};
+
+/* Characters after version 9 of Unicode are no accents for tokenizers, and a few were marks then alone. */
 static bool is_accent(enum stage_kind kind, uint32_t p)
 {
-    if (p == 0x1CF2 || p == 0x1CF3) return kind == STAGE_STRIP_ACCENTS;
+    bool nonspacing = kind == STAGE_STRIP_NONSPACING;
+    if (nonspacing && (p == 0x1734 || in_ranges(late_marks, sizeof late_marks / sizeof *late_marks, p)))
+        return p == 0x1734;
+    if (p == 0x1CF2 || p == 0x1CF3) return !nonspacing;
     if (p == 0x111C9) return false;
     utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)p),
                         last = kind == STAGE_STRIP_ACCENTS ? UTF8PROC_CATEGORY_ME : UTF8PROC_CATEGORY_MN;
@@ -198,6 +218,22 @@ static bool is_spaced(enum stage_kind kind, uint32_t p)
            p == 0x2028 || p == 0x2029 || p == 0x2581 || p == 0xFEFF || p == 0xFFFD;
 }
 
+/* Returns the lower case of a character but U+0130, also of those that Unicode 16 and 17 added. */
+static uint32_t to_lower(uint32_t p)
+{
+    static const struct {
+        uint32_t first, last;
+        int32_t difference;
+    } rows[] = {{0x1C89, 0x1C89, 1},      {0xA7CB, 0xA7CB, 0x264 - 0xA7CB},
+                {0xA7CC, 0xA7CC, 1},      {0xA7CE, 0xA7CE, 1},
+                {0xA7D2, 0xA7D2, 1},      {0xA7D4, 0xA7D4, 1},
+                {0xA7DA, 0xA7DA, 1},      {0xA7DC, 0xA7DC, 0x19B - 0xA7DC},
+                {0x10D50, 0x10D65, 0x20}, {0x16EA0, 0x16EB8, 0x1B}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows && p >= rows[0].first; i++)
+        if (p >= rows[i].first && p <= rows[i].last) return (uint32_t)((int32_t)p + rows[i].difference);
+    return (uint32_t)utf8proc_tolower((utf8proc_int32_t)p);
+}
+
 /* Applies a stage that looks at one character at a time. */
 static void each_character(struct encoder *e, enum stage_kind kind, const char *text, size_t bytes,
                            struct text_buffer *to)
@@ -211,8 +247,7 @@ static void each_character(struct encoder *e, enum stage_kind kind, const char *
         bool chinese = kind == STAGE_CHINESE && is_chinese(p);
         if (chinese) text_append(to, " ", 1);
         if (kind == STAGE_LOWERCASE && p == 0x130) text_append(to, "i\xCC\x87", 3); /* its full mapping */
-        else if (kind == STAGE_LOWERCASE)
-            text_append_point(to, (uint32_t)utf8proc_tolower((utf8proc_int32_t)p));
+        else if (kind == STAGE_LOWERCASE) text_append_point(to, to_lower(p));
         else if (is_spaced(kind, p)) text_append(to, " ", 1);
         else text_append(to, text + i, n);
         if (chinese) text_append(to, " ", 1);

@@ -74,6 +74,9 @@ def converted(directory, files):
     yield convert("BigBird", unigram, bert)
     yield convert("BigBird", merged, bert)
     yield convert("T5", unigram, tokens("<extra_id_0>", "</s>", "<unk>"), legacy=False)
+    first = json.loads(convert("T5", unigram, tokens("<mask>", "</s>", "<unk>"), legacy=False).to_str())
+    first["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [{"type": "BertPreTokenizer"}, first["pre_tokenizer"]]}
+    yield Tokenizer.from_str(json.dumps(first))
     yield convert("Albert", unigram, bert)
     yield convert("DebertaV2", unigram, bert)
     slow.SpmConverter.handle_byte_fallback = True
@@ -107,6 +110,8 @@ def forms():
         yield small(n.Sequence([n.Replace(Regex("^ +"), ""), n.Replace("..", "…"), n.NFKC()]),
                     p.Sequence([p.Digits(True), p.WhitespaceSplit(), p.Metaspace(prepend_scheme=scheme)]))
     yield small(n.Prepend("▁"), p.Whitespace())
+    yield small(n.Sequence([n.NFKD(), n.NFD()]), p.Metaspace(prepend_scheme="first"))
+    yield small(n.BertNormalizer(), p.BertPreTokenizer(), fallback=True)
     yield small(None, p.Metaspace(), 3, [("ab", -1.), ("a", -30.), ("▁b", -.5)]) # pieces that are there twice
 
 
@@ -122,6 +127,7 @@ def texts():
         yield "".join(r.choice(odd) for _ in range(r.randrange(1, 24)))
     for _ in range(10):
         yield "".join(chr(r.choice([r.randrange(32, 0x250), r.randrange(0x4e00, 0x9f00), 0x1f600])) for _ in range(16))
+    yield from ["\u0301\u1dc2ab", " \u0301a", "\u203cab", "\U00011f02\u203c", "a\u08d4\u1734b", "\u1c89\ua7cb\U00010d50\U00016ea0", "a\u2e43b\u166dc\U000111c9d"]
 
 
 def main():

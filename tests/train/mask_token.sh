@@ -19,7 +19,7 @@ open("spiece/spiece.model", "w")
 write("map", 0, special_tokens_map={"mask_token": "<unk>"})
 write("two", 0, special_tokens_map={"mask_token": "<unk>"}, tokenizer_config={"mask_token": "<mask>"})
 write("absent", 0, special_tokens_map={"mask_token": "[MASK]"})
-write("bytes", 7)
+write("bytes", 8)
 open("text", "w").write("".join("In the beginning God created the heaven and the earth %d.\n" % i for i in range(400)))
 END
 tokenize() { "$MEOPT" tokenize text --documents line --tokenizer "$1" -o "$1.tok" >out 2>log; }
