@@ -59,7 +59,8 @@ static int32_t trie_find(const struct trie *t, const char *text, size_t bytes, s
 
 /* ---- reading ---- */
 
-static int read_one(struct tokenizer *t, json_t *o, struct added_token *a, struct error *err)
+/* next: number that `tokenizers` gives to a token that the model does not have, whatever the file says. */
+static int read_one(struct tokenizer *t, json_t *o, struct added_token *a, int64_t *next, struct error *err)
 {
     const char *text = json_string_value(json_object_get(o, "content"));
     json_t *id = json_object_get(o, "id");
@@ -81,7 +82,12 @@ static int read_one(struct tokenizer *t, json_t *o, struct added_token *a, struc
     if (other >= 0 && other != number)
         return error_set(err, EXIT_INTEGRITY, NULL, "added token '%.60s' has numbers %lld and %d", text,
                          (long long)number, other);
-    if (!taken || strcmp(taken, text) != 0) code = token_add(t, text, strlen(text), number, err);
+    bool new = !taken || strcmp(taken, text) != 0;
+    if (new &&number != *next)
+        return error_set(err, EXIT_INTEGRITY, "save the tokenizer again with transformers",
+                         "added token '%.60s' has number %lld, but tokenizers gives it %lld", text,
+                         (long long)number, (long long)*next);
+    if (new) code = token_add(t, text, strlen(text), (*next)++, err);
     if (code) return code;
     a->id = (int32_t)number;
     a->text = xstrdup(text);
@@ -117,13 +123,15 @@ int added_read(struct tokenizer *t, json_t *array, struct error *err)
 {
     json_t *item;
     size_t i;
+    int64_t next = 0;
     int code = 0;
     if (!json_is_array(array)) return error_set(err, EXIT_INTEGRITY, NULL, "added_tokens is no array");
     t->added = xcalloc(json_array_size(array) + 1, sizeof *t->added);
+    for (int64_t id = 0; id < t->count; id++) next += t->tokens[id].text != NULL;
     json_array_foreach(array, i, item)
     {
         if (code) return code;
-        code = read_one(t, item, &t->added[t->added_count], err);
+        code = read_one(t, item, &t->added[t->added_count], &next, err);
         if (!code) t->added_count++;
     }
     if (code) return code;

@@ -286,6 +286,9 @@ static void test_refused(void **state)
         {"{\"added_tokens\":[{\"id\":0,\"content\":\"x\",\"colour\":1}],"
          "\"model\":{\"type\":\"BPE\",\"vocab\":{},\"merges\":[]}}",
          "colour"},
+        {"{\"added_tokens\":[{\"id\":3,\"content\":\"x\"}],"
+         "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]}}",
+         "'x'"},
         {"{\"added_tokens\":[{\"id\":9000000,\"content\":\"x\"}],"
          "\"model\":{\"type\":\"BPE\",\"vocab\":{},\"merges\":[]}}",
          "9000000"},
