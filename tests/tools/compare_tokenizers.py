@@ -109,7 +109,7 @@ def train(texts):
              "qwen": byte_level(LLAMA3.replace("{1,3}", ""), normalizers.NFC()), "gpt4o": byte_level(O200K, normalizers.NFKC()),
              "words": byte_level(r"\w+\d|[\w']+|\S\D|\s+", normalizers.NFD()), "unigram": unigram()}
     for name, (t, trainer) in forms.items():
-        t.train_from_iterator([d for documents in texts for d in documents[:300]], trainer)
+        t.train_from_iterator([d.replace("\0", "") for documents in texts for d in documents[:300]], trainer) # a piece with NUL is refused
         if name == "llama3":
             t.post_processor = processors.TemplateProcessing(single=begin + " $A", special_tokens=[(begin, t.token_to_id(begin))])
     return {name: t for name, (t, _) in forms.items()}
