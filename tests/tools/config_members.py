@@ -33,6 +33,7 @@ ENCODERS = {
     "distilbert": hf.DistilBertConfig(**{k: v for k, v in ENCODER.items() if k != "intermediate_size"}, hidden_dim=96),
     "roberta": hf.RobertaConfig(**ENCODER, type_vocab_size=1),
     "electra": hf.ElectraConfig(**ENCODER, embedding_size=48),
+    "big_bird": hf.BigBirdConfig(**ENCODER, sep_token_id=2), # texts have one block: with more they depend on the padding
 }
 ROPES = [
     {"rope_type": "linear", "factor": 2.0},
@@ -56,7 +57,8 @@ FOREIGN = {
     "hidden_act": ["gelu", "relu", "swish"], "activation_function": ["gelu", "relu", "silu"], "hidden_activation": ["gelu"],
     "sliding_window": [8, 0], "use_sliding_window": [True], "max_window_layers": [0, 1, 2],
     "layer_types": [["sliding_attention"] * 2, ["full_attention"] * 2, ["full_attention"], ["full_attention", "sliding_attention"]],
-    "attention_bias": [True], "mlp_bias": [True], "qkv_bias": [True], "use_bias": [True], "bias": [True],
+    "attention_bias": [True], "mlp_bias": [True], "qkv_bias": [True], "use_bias": [True, False], "bias": [True],
+    "attention_type": ["original_full", "other"], "block_size": [0, 128], "num_random_blocks": [0, 1, -1], "rescale_embeddings": [True],
     "rope_theta": [500000.0], "rope_scaling": ROPES, "rope_parameters": ROPES, "partial_rotary_factor": [0.5], "rotary_pct": [0.5],
     "original_max_position_embeddings": [16], "rope_interleaved": [True], "no_rope_layers": [[0, 1]], "rope_local_base_freq": [100.0],
     "attn_logit_softcapping": [5.0], "final_logit_softcapping": [5.0], "logit_scale": [0.5], "logits_scaling": [2.0],

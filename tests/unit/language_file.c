@@ -384,6 +384,25 @@ static void config_says_which_encoder(void **state)
         {FAMILY_ROBERTA, "{\"model_type\":\"xlm-roberta-xl\"," ENCODER_SIZES "}", "xlm-roberta-xl"},
         {FAMILY_ROBERTA, "{\"model_type\":\"roberta\"," ENCODER_SIZES ",\"tie_word_embeddings\":false}",
          "tie_word_embeddings"},
+        {FAMILY_BIG_BIRD, "{\"model_type\":\"big_bird\"," ENCODER_SIZES "}", NULL},
+        {FAMILY_BIG_BIRD,
+         "{\"model_type\":\"big_bird\"," ENCODER_SIZES ",\"block_size\":2,\"num_random_blocks\":1}", NULL},
+        {FAMILY_BIG_BIRD,
+         "{\"model_type\":\"big_bird\"," ENCODER_SIZES ",\"attention_type\":\"original_full\"}", NULL},
+        {FAMILY_BIG_BIRD, "{\"model_type\":\"big_bird\"," ENCODER_SIZES ",\"attention_type\":\"sparse\"}",
+         "attention_type|sparse"},
+        {FAMILY_BIG_BIRD, "{\"model_type\":\"big_bird\"," ENCODER_SIZES ",\"block_size\":0}", "block_size"},
+        {FAMILY_BIG_BIRD, "{\"model_type\":\"big_bird\"," ENCODER_SIZES ",\"block_size\":null}",
+         "block_size"},
+        {FAMILY_BIG_BIRD, "{\"model_type\":\"big_bird\"," ENCODER_SIZES ",\"num_random_blocks\":-1}",
+         "num_random_blocks"},
+        {FAMILY_BIG_BIRD, "{\"model_type\":\"big_bird\"," ENCODER_SIZES ",\"use_bias\":false}", "use_bias"},
+        {FAMILY_BIG_BIRD, "{\"model_type\":\"big_bird\"," ENCODER_SIZES ",\"rescale_embeddings\":true}",
+         "rescale_embeddings"},
+        {FAMILY_BIG_BIRD, "{\"model_type\":\"big_bird\"," ENCODER_SIZES ",\"norm_type\":\"prenorm\"}",
+         "norm_type"},
+        {FAMILY_BIG_BIRD, NULL, NULL},
+        {FAMILY_BIG_BIRD, "{\"model_type\":\"bert\"," ENCODER_SIZES "}", "bert.pooler"},
         {FAMILY_ELECTRA, "{\"model_type\":\"electra\"," ENCODER_SIZES ",\"embedding_size\":24}", NULL},
         {FAMILY_ELECTRA, "{\"model_type\":\"electra\"," ENCODER_SIZES ",\"embedding_size\":64}",
          "embedding_size"},
@@ -418,6 +437,10 @@ static void config_says_which_encoder(void **state)
         assert_true(rows[i].config ? h.heads == 8 : fact_assumed(&h, FACT_HEADS));
         assert_int_equal(h.embedding, g.embedding);
         assert_int_equal(h.types, g.types);
+        bool full = rows[i].config && strstr(rows[i].config, "original_full"),
+             two = rows[i].config && strstr(rows[i].config, "block_size");
+        assert_int_equal(h.block, g.family != FAMILY_BIG_BIRD ? 0 : full ? BLOCK_NONE : two ? 2 : 64);
+        assert_int_equal(h.random, g.family != FAMILY_BIG_BIRD ? 0 : two ? 1 : 3);
     }
 }
 
