@@ -42,6 +42,7 @@ archs=auto # except in the long form one of AMD, with matrix instructions, and o
 # the preset ci, which requires CMake 3.21
 cmake -S . -B build-ci -G Ninja -DCMAKE_BUILD_TYPE=Release -DMEOPT_WERROR=ON -DMEOPT_GPU_ARCHS="${archs:-none}" >/dev/null
 cmake --build build-ci
+[ -z "$long" ] || cmake --build build-ci --target long
 if [ -n "$making" ]; then
     code=0
     wait "$making" || code=$?
@@ -62,6 +63,9 @@ if [ -n "$libraries" ]; then
     fi
     libraries=''
 fi
+case $(command -v python3) in # pyenv's is a script, which takes more processor time than the Python that it starts
+*/shims/python3) PATH=$(python3 -c 'import sys; print(sys.prefix)')/bin:$PATH ;;
+esac
 export GOMP_SPINCOUNT="${GOMP_SPINCOUNT:-1000}" # tests share the cores: threads that spin for long starve each other
 # more than there are cores: many tests wait for servers, screens and signals
 label=
