@@ -95,6 +95,36 @@ static void up_to_64_ranks_are_all_listed(void **state)
     json_decref(live);
 }
 
+/* Returns the member of the list's rank, -1 without it. */
+static int place_of(const json_t *list, size_t rank, const char *member)
+{
+    const json_t *value = json_object_get(json_array_get(list, rank), member);
+    return value ? (int)json_integer_value(value) : -1;
+}
+
+static void ranks_of_tensor_groups_have_their_place(void **state)
+{
+    static const struct {
+        struct comm_layout layout;
+        int tensor, stage, replica; /* of rank 11 */
+    } rows[] = {{{2, 4}, 3, 0, 1}, {{1, 4}, 3, -1, 2}, {{4, 1}, -1, 3, 2}, {{1, 1}, -1, -1, -1}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        static struct card_report own[16];
+        json_t *live = json_object();
+        for (int r = 0; r < 16; r++) own[r] = reports[r], own[r].layout = rows[i].layout;
+        json_t *fields = metrics_cards_json(own, 16);
+        ranks_list(live, ranks, 16, rows[i].layout);
+        const json_t *lists[] = {json_object_get(fields, "cards"), json_object_get(live, "ranks")};
+        for (int k = 0; k < 2; k++) {
+            assert_int_equal(place_of(lists[k], 11, "tensor"), rows[i].tensor);
+            assert_int_equal(place_of(lists[k], 11, "stage"), rows[i].stage);
+            assert_int_equal(place_of(lists[k], 11, "replica"), rows[i].replica);
+        }
+        json_decref(fields);
+        json_decref(live);
+    }
+}
+
 /* Writes the files of a run for the following tests. */
 static void a_thousand_are_summarized(void **state)
 {
@@ -181,6 +211,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(up_to_64_ranks_are_all_listed),
+        cmocka_unit_test(ranks_of_tensor_groups_have_their_place),
         cmocka_unit_test(a_thousand_are_summarized),
         cmocka_unit_test(the_dashboard_and_compare_read_them),
         cmocka_unit_test(the_list_may_change_with_each_line),
