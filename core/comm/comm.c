@@ -246,17 +246,12 @@ struct gathering {
     bool host;
 };
 
-static int gather(struct comm *comm, void *context, struct error *err)
+static int gather_slices(struct comm *comm, const struct gathering *g, struct error *err)
 {
-    const struct gathering *g = context;
     struct comm_window *w = comm->window;
     int64_t most = (int64_t)w->slice_bytes, longest = comm_longest_part(comm->size, g->offsets);
     const char *own = g->own ? g->own : g->p + g->offsets[comm->rank];
-    int code = comm_enter(comm, COMM_GATHER, g->offsets[comm->size],
-                          checksum_arguments(g->offsets, comm->size + 1, g->host, g->own != NULL), err);
-    if (code) return code;
-    if (!g->host && comm->ops->gather_device)
-        return comm_leave(comm, comm->ops->gather_device(comm, g->own, g->p, g->offsets, err), err);
+    int code = 0;
     for (int64_t at = 0; at < longest && !code; at += most) {
         int64_t slice = longest - at < most ? longest - at : most;
         comm_download(comm, g->host, w->send, own + at, (size_t)comm_part(g->offsets, comm->rank, at, slice));
@@ -266,7 +261,18 @@ static int gather(struct comm *comm, void *context, struct error *err)
                 comm_upload(comm, g->host, g->p + g->offsets[q] + at, w->receive + (int64_t)q * slice,
                             (size_t)comm_part(g->offsets, q, at, slice));
     }
-    return comm_leave(comm, code, err);
+    return code;
+}
+
+static int gather(struct comm *comm, void *context, struct error *err)
+{
+    const struct gathering *g = context;
+    int code = comm_enter(comm, COMM_GATHER, g->offsets[comm->size],
+                          checksum_arguments(g->offsets, comm->size + 1, g->host, g->own != NULL), err);
+    if (code) return code;
+    if (!g->host && comm->ops->gather_device)
+        return comm_leave(comm, comm->ops->gather_device(comm, g->own, g->p, g->offsets, err), err);
+    return comm_leave(comm, gather_slices(comm, g, err), err);
 }
 
 int comm_gather(struct comm *comm, void *p, const int64_t *offsets, struct error *err)
@@ -287,24 +293,43 @@ int64_t comm_tree_part(int size, int64_t count)
     return (part < count ? part : count) * (int64_t)sizeof(float);
 }
 
+/* An array that is added up, in parts of these offsets in bytes. */
+struct adding {
+    struct comm_sum sum;
+    struct gathering all;
+};
+
+static int add_and_gather(struct comm *comm, void *context, struct error *err)
+{
+    const struct adding *a = context;
+    int code = comm_enter(comm, COMM_TREE, a->all.offsets[comm->size], 0, err);
+    if (code) return code;
+    if (!a->all.host && comm->ops->tree_device)
+        return comm_leave(comm, comm->ops->tree_device(comm, &a->sum, a->all.offsets, err), err);
+    code = reduce_slices(comm, &a->sum, err);
+    return comm_leave(comm, code ? code : gather_slices(comm, &a->all, err), err);
+}
+
 int comm_tree_job(struct comm *comm, void *tree, struct error *err)
 {
     const struct comm_tree *t = tree;
-    int64_t offsets[COMM_TREE_RANKS + 1] = {0}, part;
+    int64_t offsets[COMM_TREE_RANKS + 1] = {0}, bytes[COMM_TREE_RANKS + 1] = {0}, part;
     if (!comm_adds_by_tree(comm->size))
         return error_set(err, EXIT_FAILED, NULL, "a tree of %d ranks; expected 1, 2, 4 or 8", comm->size);
     comm->tree_bytes += t->count * (int64_t)sizeof(float);
     if (!comm->ops || comm->size == 1) return 0;
     part = comm_tree_part(comm->size, t->count) / (int64_t)sizeof(float);
-    for (int q = 1; q <= comm->size; q++) offsets[q] = q * part < t->count ? q * part : t->count;
-    struct comm_sum sum = {.send = t->p,
-                           .type = DTYPE_F32,
-                           .offsets = offsets,
-                           .receive = t->p + offsets[comm->rank],
-                           .tree = true};
-    int code = comm_reduce(comm, &sum, err);
-    for (int q = 1; q <= comm->size; q++) offsets[q] *= (int64_t)sizeof(float);
-    return code ? code : comm_gather(comm, t->p, offsets, err);
+    for (int q = 1; q <= comm->size; q++) {
+        offsets[q] = q * part < t->count ? q * part : t->count;
+        bytes[q] = offsets[q] * (int64_t)sizeof(float);
+    }
+    struct adding adding = {.sum = {.send = t->p,
+                                    .type = DTYPE_F32,
+                                    .offsets = offsets,
+                                    .receive = t->p + offsets[comm->rank],
+                                    .tree = true},
+                            .all = {NULL, (char *)t->p, bytes, comm->device->host_memory}};
+    return comm_call(comm, add_and_gather, &adding, err);
 }
 
 struct combining {

@@ -83,6 +83,7 @@ enum comm_call {
     COMM_REDUCE,
     COMM_GATHER,
     COMM_COMBINE,
+    COMM_TREE,
     COMM_ALL_REDUCE,
     COMM_BROADCAST,
     COMM_FOLD,
@@ -130,8 +131,10 @@ struct comm_ops {
      * up, in its order, to receive (count) of rank q. (optional: mpi; nccl has it in reduce_device) */
     int (*scatter_sums)(struct comm *, const float *send, float *receive, int64_t count, struct error *err);
     bool sums; /* has such a reduce-scatter */
-    /* comm_combine; with reduce_device. These three compare headers themselves. */
+    /* comm_combine, and comm_tree_sum of an array in parts of these offsets in bytes; with reduce_device.
+     * These four compare headers themselves. */
     int (*combine_device)(struct comm *, void *p, size_t bytes, struct error *err);
+    int (*tree_device)(struct comm *, const struct comm_sum *, const int64_t *bytes, struct error *err);
     /* comm_transfer, on the communicator of comm_open: compares the headers of both ends (comm_internal.h) */
     int (*transfer)(struct comm *, struct comm_exchange *, struct error *err);
     /* Opens `part`, of more than one rank (comm_split); `open` false: of one, which needs nothing. Every rank
@@ -231,7 +234,7 @@ int comm_reduce(struct comm *comm, const struct comm_sum *sum, struct error *err
 bool comm_sums_by_library(const struct comm *comm);
 
 /* An all-reduce with sum, in place and in device memory: every rank gets the sum by a balanced tree of the
- * `count` values at p of all ranks (comm_sum.tree). A reduce-scatter and an all-gather: two collectives. In
+ * `count` values at p of all ranks (comm_sum.tree). A reduce-scatter and an all-gather in one call. In
  * parallel with computing: a job whose `run` is comm_tree_job and whose context is a struct comm_tree, which
  * the caller keeps until comm_end. Reserve (comm_reserve) comm_tree_part bytes. */
 enum { COMM_TREE_RANKS = 8 };

@@ -8,19 +8,11 @@
 #include <string.h>
 
 const char *const comm_call_names[COMM_CALLS] = {
-    [COMM_NO_CALL] = "no collective",
-    [COMM_JOIN] = "join",
-    [COMM_REDUCE] = "reduce",
-    [COMM_GATHER] = "gather",
-    [COMM_COMBINE] = "combine",
-    [COMM_ALL_REDUCE] = "all_reduce",
-    [COMM_BROADCAST] = "broadcast",
-    [COMM_BARRIER] = "barrier",
-    [COMM_SPLIT] = "split",
-    [COMM_FOLD] = "fold",
-    [COMM_SEND] = "send",
-    [COMM_RECEIVE] = "receive",
-    [COMM_TRANSFER] = "transfer",
+    [COMM_NO_CALL] = "no collective", [COMM_JOIN] = "join",           [COMM_REDUCE] = "reduce",
+    [COMM_GATHER] = "gather",         [COMM_COMBINE] = "combine",     [COMM_TREE] = "tree_sum",
+    [COMM_ALL_REDUCE] = "all_reduce", [COMM_BROADCAST] = "broadcast", [COMM_BARRIER] = "barrier",
+    [COMM_SPLIT] = "split",           [COMM_FOLD] = "fold",           [COMM_SEND] = "send",
+    [COMM_RECEIVE] = "receive",       [COMM_TRANSFER] = "transfer",
 };
 
 /* ---- what the heartbeat's thread reads ---- */

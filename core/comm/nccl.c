@@ -315,13 +315,13 @@ static int nccl_scatter_sums(struct comm *comm, const struct comm_sum *s, struct
     return code ? code : nccl_finish(comm, err);
 }
 
-static int nccl_reduce(struct comm *comm, const struct comm_sum *s, struct error *err)
+/* Queues the sums of this rank's part, after the headers. */
+static int reduce_parts(struct comm *comm, const struct comm_sum *s, struct error *err)
 {
     struct nccl *n = nccl_of(comm);
     size_t size = dtype_bytes(s->type);
     int contributors = s->contributors > 0 && s->contributors < comm->size ? s->contributors : comm->size;
-    if (comm_sums_by_library(comm) && !s->tree) return nccl_scatter_sums(comm, s, err);
-    int code = send_headers(comm, err);
+    int code = 0;
     int64_t most = (int64_t)((size_t)PARTS_BYTES / (size_t)comm->size / size) & ~(int64_t)63,
             longest = comm_longest_part(comm->size, s->offsets);
     for (int64_t at = 0; at < longest && !code; at += most) {
@@ -353,15 +353,24 @@ static int nccl_reduce(struct comm *comm, const struct comm_sum *s, struct error
         int launched = own ? side_stream_sum(n->lane, &sum) : 0;
         if (launched) return nccl_card_failed(comm, launched, err);
     }
+    return code;
+}
+
+static int nccl_reduce(struct comm *comm, const struct comm_sum *s, struct error *err)
+{
+    if (comm_sums_by_library(comm) && !s->tree) return nccl_scatter_sums(comm, s, err);
+    int code = send_headers(comm, err);
+    if (!code) code = reduce_parts(comm, s, err);
     return code ? code : nccl_finish(comm, err);
 }
 
-static int nccl_gather(struct comm *comm, const void *own, void *p, const int64_t *offsets, struct error *err)
+/* Queues the broadcasts of all parts. */
+static int gather_parts(struct comm *comm, const void *own, void *p, const int64_t *offsets,
+                        struct error *err)
 {
     struct nccl *n = nccl_of(comm);
     struct nccl_group g;
-    int code = send_headers(comm, err);
-    if (!code) code = nccl_group_begin(comm, &g, err);
+    int code = nccl_group_begin(comm, &g, err);
     if (code) return code;
     for (int q = 0; q < comm->size; q++) {
         char *part = (char *)p + offsets[q];
@@ -370,8 +379,23 @@ static int nccl_gather(struct comm *comm, const void *own, void *p, const int64_
                                                  (size_t)(offsets[q + 1] - offsets[q]), NCCL_UINT8, q,
                                                  n->comm, n->stream));
     }
-    if ((code = nccl_group_end(comm, &g, err)) != 0) return code;
-    return nccl_finish(comm, err);
+    return nccl_group_end(comm, &g, err);
+}
+
+static int nccl_gather(struct comm *comm, const void *own, void *p, const int64_t *offsets, struct error *err)
+{
+    int code = send_headers(comm, err);
+    if (!code) code = gather_parts(comm, own, p, offsets, err);
+    return code ? code : nccl_finish(comm, err);
+}
+
+/* The gather follows the sums on the card; the host waits once. */
+static int nccl_tree(struct comm *comm, const struct comm_sum *s, const int64_t *bytes, struct error *err)
+{
+    int code = send_headers(comm, err);
+    if (!code) code = reduce_parts(comm, s, err);
+    if (!code) code = gather_parts(comm, NULL, (void *)(uintptr_t)s->send, bytes, err);
+    return code ? code : nccl_finish(comm, err);
 }
 
 static int nccl_combine(struct comm *comm, void *p, size_t bytes, struct error *err)
@@ -732,6 +756,7 @@ int comm_nccl_open(struct comm *comm, void *meeting, struct error *err)
                                          .sums = true,
                                          .gather_device = nccl_gather,
                                          .combine_device = nccl_combine,
+                                         .tree_device = nccl_tree,
                                          .transfer = nccl_transfer,
                                          .split = nccl_split,
                                          .mark = nccl_mark,

@@ -468,6 +468,7 @@ static const struct difference {
     {"parts", "#|rank 0|reduce|1200|rank 1|reduce|1200|arguments"},
     {"library", "#|rank 0|reduce|1200|rank 1|reduce|1200|arguments"},
     {"tree", "#|rank 0|reduce|800|rank 1|reduce|800|arguments"},
+    {"tree_sum", "#|rank 0|tree_sum|64|rank 1|tree_sum|128"},
 };
 enum { DIFFERENCES = sizeof differences / sizeof *differences };
 static const struct difference *difference;
@@ -489,6 +490,8 @@ static int make_a_different_call(struct rank *r, void *array)
     if (strcmp(difference->name, "parts") == 0 && me == 1) offsets[1] = 99;
     if (strcmp(difference->name, "library") == 0) r->comm.options.library = me == 1;
     if (strcmp(difference->name, "tree") == 0) sum.tree = me == 1;
+    if (strcmp(difference->name, "tree_sum") == 0)
+        return comm_tree_sum(&r->comm, array, me ? 32 : 16, &r->err);
     return comm_reduce(&r->comm, &sum, &r->err);
 }
 
@@ -514,7 +517,7 @@ static void ranks_that_differ_are_reported(void **state)
 {
     for (int i = 0; i < DIFFERENCES; i++) {
         difference = &differences[i];
-        as_ranks(strcmp(difference->name, "tree") == 0 ? 2 : 3, differ);
+        as_ranks(strncmp(difference->name, "tree", 4) == 0 ? 2 : 3, differ);
     }
 }
 

@@ -13,7 +13,7 @@ words = "the light and the darkness were upon the face of the waters".split()
 open("train.txt", "w").write(" ".join(words[(i * i + i // 7) % len(words)] for i in range(2000)) + "\n")
 END_OF_TEXT
 cat >gpt.yaml <<'END_OF_CONFIG'
-model: {family: llama, init: random, vocabulary: 256, context: 32, width: 32, depth: 4, heads: 4, kv_heads: 2, hidden: 48, slices: 2}
+model: {family: llama, init: random, vocabulary: 256, context: 32, width: 64, depth: 4, heads: 4, kv_heads: 2, hidden: 96, slices: 2}
 data: {root: train.txt, end: 10}
 train: {objective: language, global_batch: 16, micro_batch: 2, batch_size: 8, checkpoint_steps: 5, precision: fp32}
 optim: {lr: 1.0e-3, warmup_steps: 5}
@@ -51,7 +51,7 @@ where = [f"tensor {index}"] * (tensor > 1) + [f"stage {place % stages}"] * (stag
 assert ", " + " of ".join(where) in said, said
 if rank >= 0: # it was hit: the others say what they missed; one that fails alone says why
     assert int(found[1]) == rank, said
-    assert re.search(r"\b(send|receive|transfer|(all_)?reduce|fold|broadcast|gather|combine|barrier|split)\b", said), said
+    assert re.search(r"\b(send|receive|transfer|(all_)?reduce|tree_sum|fold|broadcast|gather|combine|barrier|split)\b", said), said
 END_OF_CHECK
 }
 resumed() { # NAME STAGES: in another layout, to the end
