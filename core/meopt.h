@@ -146,7 +146,8 @@ struct meopt_options {
     int first_moment;   /* enum meopt_state_format: m (momentum) */
     int second_moment;  /* v; apsgd and lion have none; adafactor: fp32, of vectors only */
     /* apadam, apadamw, lamb: .9 .999 1e-8 (lamb 1e-6); lion: .9 .99; adafactor: beta1 0 (no first moment),
-     * eps 1e-30, without beta2 */
+     * eps 1e-30, without beta2. eps is not of tensors of adafactor among other rules, nor of others among
+     * adafactor: these have their rule's default, or that of meopt_set_group */
     double beta1, beta2, eps;
     /* apadam, apsgd: added to the gradient; apadamw, lion, adafactor: decoupled; lamb: part of the update */
     double weight_decay;
@@ -286,8 +287,10 @@ struct meopt_tensor {
      * parts round differently. If `first` is a multiple of 32768 in every part, sums over the tensor are
      * bit-identical to those of the whole tensor. */
     int64_t count;
-    int rule; /* MEOPT_OWN_RULE: enum meopt_rule; lamb goes with no other. Without it, tensors of fewer than
-                 two dimensions above 1 have apadamw in place of muon. Embeddings and heads should, too */
+    /* MEOPT_OWN_RULE: enum meopt_rule; lamb and schedule_free go with no other. Without it, tensors of fewer
+     * than two dimensions above 1 have apadamw in place of muon. Embeddings and heads should, too, or
+     * adafactor */
+    int rule;
     int64_t rows[4]; /* muon: rows of matrices in the tensor, orthogonalized apart (queries, keys, values); 0:
                         one, of shape[0] rows. Parts without MEOPT_ONE_OWNER need `reduce` */
 };

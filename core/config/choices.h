@@ -73,6 +73,8 @@
 #define CHOICES_MEOPT_NS_FORM(X) X(MEOPT_NS_AUTO, "auto") X(MEOPT_NS_DIRECT, "direct") \
     X(MEOPT_NS_GRAM, "gram")
 #define CHOICES_OPTIM_NS_PRECISION(X) X(OPTIM_NS_PRECISION_BF16, "bf16") X(OPTIM_NS_PRECISION_FP32, "fp32")
+#define CHOICES_OPTIM_OTHER_RULE(X) X(OPTIM_OTHER_RULE_APADAMW, "apadamw") \
+    X(OPTIM_OTHER_RULE_ADAFACTOR, "adafactor")
 #define CHOICES_MEOPT_ADJUST_LR(X) X(MEOPT_ADJUST_RMS_MATCH, "rms_match") \
     X(MEOPT_ADJUST_ORIGINAL, "original") X(MEOPT_ADJUST_SPECTRAL, "spectral")
 #define CHOICES_OPTIM_SCHEDULE(X) X(OPTIM_SCHEDULE_COSINE, "cosine") X(OPTIM_SCHEDULE_LINEAR, "linear") \
@@ -118,6 +120,7 @@
     L(train_rounds, CHOICES_TRAIN_ROUNDS) \
     L(train_save_activations, CHOICES_TRAIN_SAVE_ACTIVATIONS) \
     L(optim_preset, CHOICES_OPTIM_PRESET) L(optim_ns_precision, CHOICES_OPTIM_NS_PRECISION) \
+    L(optim_other_rule, CHOICES_OPTIM_OTHER_RULE) \
     L(optim_schedule, CHOICES_OPTIM_SCHEDULE) L(optim_clip_mode, CHOICES_OPTIM_CLIP_MODE) \
     L(optim_weights, CHOICES_OPTIM_WEIGHTS) L(optim_state, CHOICES_OPTIM_STATE) \
     L(optim_gradients, CHOICES_OPTIM_GRADIENTS) L(optim_offload, CHOICES_OPTIM_OFFLOAD) \

@@ -345,6 +345,7 @@ static void rule_rows(const struct combinations *w, const struct config *c)
                 {"optim.ns_form", WITH_MATRICES, 0},
                 {"optim.ns_precision", WITH_MATRICES, 0},
                 {"optim.adjust_lr", WITH_MATRICES, 0},
+                {"optim.other_rule", WITH_MATRICES, 0},
                 {"optim.r", WITH_POINTS, 0},
                 {"optim.weight_lr_power", WITH_POINTS, 0},
                 {"optim.eps2", WITH_FACTORS, 0},
@@ -357,8 +358,10 @@ static void rule_rows(const struct combinations *w, const struct config *c)
                 {"optim.beta2", WITH_V, WITH_FACTORS},
                 {"optim.state_v", WITH_V, WITH_FACTORS}};
     const struct rule_info *rule = &optim_rules[c->optim.name];
+    bool tables = RULE_HAS(c->optim.name, WITH_MATRICES) && c->optim.other_rule == OPTIM_OTHER_RULE_ADAFACTOR;
+    unsigned traits = rule->traits | (tables ? WITH_FACTORS : 0);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        bool reads = rows[i].except ? !(rule->traits & rows[i].except) : rule->traits & rows[i].trait;
+        bool reads = rows[i].except ? !(rule->traits & rows[i].except) : traits & rows[i].trait;
         char hint[80];
         rules_with(rows[i].trait, hint, sizeof hint);
         NOTE(w, !reads && config_changed(c, rows[i].key), rows[i].key, hint, "%s has no effect on %s",
@@ -392,6 +395,7 @@ static void rule_rows(const struct combinations *w, const struct config *c)
            "optim.state_m", "set optim.state_m: bf16, or 8bit for both moments",
            "optim.state_m %s with optim.state_v %s is too coarse for schedule_free",
            optim_state_names[c->optim.state_m], optim_state_names[c->optim.state_v]);
+    factored = factored || tables;
     REFUSE(w, factored && c->optim.warmup_init && !c->optim.relative_step, "optim.warmup_init",
            "set optim.relative_step: true, or leave it out", "optim.warmup_init needs optim.relative_step");
     REFUSE(w, factored && c->optim.scale_parameter && c->optim.eps2 == 0, "optim.eps2", "0.001 is usual",

@@ -192,6 +192,7 @@ struct config {
         enum meopt_ns_form ns_form;
         enum optim_ns_precision ns_precision;
         enum meopt_adjust_lr adjust_lr;
+        enum optim_other_rule other_rule;               /* muon: of matrices that are not hidden */
         bool trust_clip, always_adapt, decoupled_decay; /* lamb */
         double r, weight_lr_power;                      /* schedule_free */
         double max_grad_norm;                    /* lamb: divide gradients by max(1, norm / this); 0: off */

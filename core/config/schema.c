@@ -428,6 +428,10 @@ const struct config_key config_keys[] = {
            "that AdamW's learning rate serves; original: sqrt(max(1, rows / columns)); spectral: without "
            "the limit",
            optim.adjust_lr),
+    CHOICE("optim.other_rule", optim_other_rule, "apadamw", "train plan",
+           "muon only: rule of the matrices that it does not step (token table, head); adafactor: rows and "
+           "columns in place of the second moment, by the keys of adafactor, and a first moment by beta1",
+           optim.other_rule),
     BOOL("optim.trust_clip", "false", "train", "lamb only: trust ratio at most 1", optim.trust_clip),
     BOOL("optim.always_adapt", "false", "train", "lamb only: trust ratio also without decay (NVLAMB)",
          optim.always_adapt),

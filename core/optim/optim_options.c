@@ -327,8 +327,8 @@ static int factors_check(const struct meopt_tensor *t, const struct meopt_option
     return MEOPT_OK;
 }
 
-/* Rules of a first pass for norms, or of two points, step and move all tensors of the handle. */
-static bool goes_alone(int rule) { return RULE_HAS_NORMS(rule) || RULE_HAS(rule, WITH_POINTS); }
+/* A trust ratio is of all tensors of the handle, and so are two points, which move them. */
+static bool goes_alone(int rule) { return RULE_HAS(rule, WITH_TRUST) || RULE_HAS(rule, WITH_POINTS); }
 
 /* Sets the rule of a row whose shape was read: its own, or that of the options. */
 static int rule_read(struct meopt_tensor *to, const struct meopt_options *o, int64_t count,

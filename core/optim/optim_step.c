@@ -113,8 +113,7 @@ static int trust_ratios(struct meopt *opt, const size_t *tensors, struct optim_t
     double *squares = calloc(2 * slots + 1, sizeof *squares); /* threads may step tensors of one handle */
     if (!squares) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu norms", 2 * slots);
     double *updates = squares + slots;
-    int status =
-        RULE_HAS(opt->options.rule, WITH_FACTORS) ? factors_update(opt, tensors, sweep, err) : MEOPT_OK;
+    int status = RULE_HAS(tasks->rule, WITH_FACTORS) ? factors_update(opt, tensors, sweep, err) : MEOPT_OK;
     if (sweep->bad >= 0) {
         free(squares);
         return status;
@@ -135,12 +134,12 @@ static int trust_ratios(struct meopt *opt, const size_t *tensors, struct optim_t
     return status;
 }
 
-/* Steps the named tensors. If it sets sweep->bad, no tensor has changed. */
-static int sweep_steps(struct meopt *opt, const size_t *tensors, struct optim_task *tasks,
-                       struct optim_sweep *sweep, struct meopt_error *err)
+/* Steps tensors whose rules all have a first pass for norms, or none of them. */
+static int sweep_kind(struct meopt *opt, const size_t *tensors, struct optim_task *tasks,
+                      struct optim_sweep *sweep, struct meopt_error *err)
 {
-    bool wait = sweep->wait, trust = RULE_HAS_NORMS(opt->options.rule),
-         factored = RULE_HAS(opt->options.rule, WITH_FACTORS);
+    bool wait = sweep->wait, trust = RULE_HAS_NORMS(tasks->rule),
+         factored = RULE_HAS(tasks->rule, WITH_FACTORS);
     sweep->trust = trust && opt->device->optim->asynchronous && !opt->offload &&
                    (!opt->options.reduce || opt->options.combine);
     if (sweep->trust) sweep->combine = opt->options.combine;
@@ -154,7 +153,44 @@ static int sweep_steps(struct meopt *opt, const size_t *tensors, struct optim_ta
     if (trust && !sweep->trust) status = trust_ratios(opt, tensors, tasks, sweep, err);
     else if (factored) status = factors_update(opt, tensors, sweep, err);
     if (!status && (!factored || sweep->bad < 0)) status = sweep_rules(opt, tensors, tasks, sweep, wait, err);
-    if (!status && sweep->reduce_failed) status = optim_reduce_failed(opt, err);
+    return !status && sweep->reduce_failed ? optim_reduce_failed(opt, err) : status;
+}
+
+/* Steps tensors of both kinds. Those with norms are the first: other handles may still refuse their means. */
+static int sweep_mixed(struct meopt *opt, const size_t *tensors, struct optim_sweep *sweep,
+                       struct meopt_error *err)
+{
+    struct optim_task *tasks = calloc(sweep->count, sizeof *tasks);
+    size_t *named = calloc(sweep->count, sizeof *named);
+    int status =
+        tasks && named ? MEOPT_OK : optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu tasks", sweep->count);
+    if (!status && sweep->check) check_first(opt, sweep);
+    for (int norms = 1; norms >= 0 && !status && (norms || sweep->bad < 0); norms--) {
+        struct optim_sweep some = *sweep;
+        some.tasks = tasks;
+        some.count = 0;
+        for (size_t i = 0; i < sweep->count; i++) {
+            if ((int)RULE_HAS_NORMS(sweep->tasks[i].rule) != norms) continue;
+            named[some.count] = tensors[i];
+            tasks[some.count++] = sweep->tasks[i];
+        }
+        status = sweep_kind(opt, named, tasks, &some, err);
+        if (some.bad >= 0) opt->device->optim->refused(opt->device, opt->work, sweep, true);
+    }
+    free(tasks);
+    free(named);
+    return status;
+}
+
+/* Steps the named tensors. If it sets sweep->bad, no tensor has changed. */
+static int sweep_steps(struct meopt *opt, const size_t *tensors, struct optim_task *tasks,
+                       struct optim_sweep *sweep, struct meopt_error *err)
+{
+    bool wait = sweep->wait;
+    size_t norms = 0;
+    for (size_t i = 0; i < sweep->count; i++) norms += RULE_HAS_NORMS(tasks[i].rule);
+    int status = norms && norms < sweep->count ? sweep_mixed(opt, tensors, sweep, err)
+                                               : sweep_kind(opt, tensors, tasks, sweep, err);
     for (size_t i = 0; i < sweep->count; i++) {
         struct tensor *t = &opt->tensors[tensors[i]];
         if (!status && wait) status = partials_check(opt, t, err);

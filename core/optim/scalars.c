@@ -32,6 +32,9 @@ const struct meopt_options *tensor_options(const struct meopt *opt, const struct
     if (!tensor->grouped && tensor->rule == opt->options.rule) return &opt->options;
     *own = opt->options;
     own->rule = tensor->rule;
+    /* options.eps is of roots, or of squares: not of both */
+    if (RULE_HAS(own->rule, WITH_FACTORS) != RULE_HAS(opt->options.rule, WITH_FACTORS))
+        own->eps = optim_rules[own->rule].eps;
     if (!tensor->grouped) return own;
     own->weight_decay = tensor->group.weight_decay;
     own->beta1 = tensor->group.beta1;

@@ -176,18 +176,23 @@ static void count_rules(struct plan *p, const struct trainer *t)
     }
 }
 
-/* Returns the bytes of offloaded states of matrices, which are moved twice. */
-static int64_t matrices_offloaded(const struct trainer *t)
+/* Computes the bytes of offloaded states that a step writes and reads. Those of muon are moved twice, and a
+ * first pass for norms reads. */
+static void count_offloaded(struct plan *p, const struct trainer *t)
 {
-    int64_t bytes = 0;
+    struct meopt_offload_info away = {.size = sizeof away};
+    (void)meopt_offloaded(t->opt, &away, NULL);
+    int64_t all = away.moments + away.corrections, matrices = 0, without_norms = 0;
     for (int i = 0; i < t->tensors.count; i++) {
         struct meopt_tensor_info info;
-        bool twice = meopt_tensor_offloaded(t->opt, (size_t)i) &&
-                     RULE_HAS(meopt_tensor_rule(t->opt, (size_t)i), WITH_MATRICES);
-        if (twice && !meopt_info(t->opt, (size_t)i, &info))
-            bytes += (int64_t)(info.bytes.moments + info.bytes.correction);
+        int rule = meopt_tensor_rule(t->opt, (size_t)i);
+        if (!meopt_tensor_offloaded(t->opt, (size_t)i) || meopt_info(t->opt, (size_t)i, &info)) continue;
+        int64_t bytes = (int64_t)(info.bytes.moments + info.bytes.correction);
+        if (RULE_HAS(rule, WITH_MATRICES)) matrices += bytes;
+        if (!RULE_HAS_NORMS(rule)) without_norms += bytes;
     }
-    return bytes;
+    p->offload_written_bytes = all + matrices;
+    p->offload_read_bytes = p->offload_written_bytes + all - without_norms;
 }
 
 static void count(struct plan *p, const struct trainer *t)
@@ -226,10 +231,7 @@ static void count(struct plan *p, const struct trainer *t)
     p->coding_flops = coding_flops(t);
     struct meopt_bytes held = {0};
     (void)meopt_held(t->opt, &held);
-    struct meopt_offload_info away = {.size = sizeof away};
-    (void)meopt_offloaded(t->opt, &away, NULL);
-    p->offload_written_bytes = away.moments + away.corrections + matrices_offloaded(t);
-    p->offload_read_bytes = p->offload_written_bytes * (RULE_HAS_NORMS(c->optim.name) ? 2 : 1);
+    count_offloaded(p, t);
     p->checkpoint_bytes = checkpoint_bytes(t, &held, p);
     p->update_bytes = 2.0 * (double)(held.weights + held.copy / 2 + held.correction + held.moments) +
                       (double)p->gradient_bytes;

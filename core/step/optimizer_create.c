@@ -94,6 +94,16 @@ static double learning_rate_scale(const struct trainer *t, const struct paramete
     return pow(t->config->optim.layer_decay, t->student->group_count - 1 - p->group);
 }
 
+/* Returns the rule of a parameter next to muon. */
+static int rule_next_to_muon(const struct trainer *t, const struct parameter *p)
+{
+    int wide = 0;
+    for (int d = 0; d < p->ndim; d++) wide += p->shape[d] > 1;
+    if (p->hidden) return MEOPT_MUON;
+    bool factored = t->config->optim.other_rule == OPTIM_OTHER_RULE_ADAFACTOR && wide >= 2 && !p->small;
+    return factored ? MEOPT_ADAFACTOR : MEOPT_APADAMW;
+}
+
 /* Returns the optimizer's description of a parameter: all of it, or this rank's part. fp32 weights that no
  * memory is there for, of a part or of a trainer that only evaluates, are the optimizer's. */
 static struct meopt_tensor tensor_row(const struct trainer *t, int index, int weights)
@@ -109,7 +119,7 @@ static struct meopt_tensor tensor_row(const struct trainer *t, int index, int we
     if (p->master) row.copy = p->weight;
     for (int d = 0; d < p->ndim; d++) row.shape[d] = p->shape[d];
     if (RULE_HAS(t->config->optim.name, WITH_MATRICES)) {
-        row.rule = p->hidden ? MEOPT_MUON : MEOPT_APADAMW;
+        row.rule = rule_next_to_muon(t, p);
         row.flags |= MEOPT_OWN_RULE | (p->hidden ? MEOPT_ONE_OWNER : 0u);
         memcpy(row.rows, p->rows, sizeof p->rows);
     }

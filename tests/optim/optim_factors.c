@@ -253,6 +253,57 @@ static void a_gradient_that_is_not_finite_changes_nothing(void **state)
     meopt_destroy(opt);
 }
 
+/* A table and a matrix of muon in one handle: the table's record is that of a handle of its own, also after a
+ * step that one of the two refuses, in which neither changes. */
+static void a_table_next_to_muon_has_the_bits_of_its_own_handle(void **state)
+{
+    static const char *const presets[] = {"balanced", "minimal", "fp32"};
+    struct meopt_tensor both[2] = {
+        {.name = "w", .ndim = 2, .shape = {ROWS, COLUMNS}, .flags = MEOPT_OWN_RULE, .rule = MEOPT_ADAFACTOR},
+        {.name = "m", .ndim = 2, .shape = {ROWS, 64}}};
+    for (int k = 0; k < 6; k++) {
+        struct meopt_options alone = options_of(presets[k / 2], 0.9), o = alone;
+        struct meopt *opt, *own = made(&alone);
+        struct meopt_error err;
+        meopt_options_init(&o, sizeof o, MEOPT_MUON);
+        meopt_options_preset(&o, presets[k / 2], NULL);
+        o.seed = 3;
+        o.all_or_nothing = 1;
+        if (meopt_create(&opt, &o, both, 2, &err)) fail_msg("%s", err.message);
+        assert_int_equal(meopt_import(opt, 0, 0, N, start, NULL), MEOPT_OK);
+        assert_int_equal(meopt_import(opt, 1, 0, (int64_t)ROWS * 64, start, NULL), MEOPT_OK);
+        size_t bytes[2] = {meopt_state_bytes(own, 0), meopt_state_bytes(opt, 1)};
+        assert_int_equal(meopt_state_bytes(opt, 0), bytes[0]);
+        char *record = malloc(2 * (bytes[0] + bytes[1]));
+        char *mine = record + bytes[0], *matrix = mine + bytes[0], *after = matrix + bytes[1];
+        for (int s = 1; s <= 6; s++) {
+            struct meopt_gradient g[2] = {{gradients[s - 1], MEOPT_F32}, {gradients[s - 1], MEOPT_F32}};
+            if (s == 4) { /* of the table, or of the matrix */
+                memcpy(other, gradients[s - 1], sizeof other);
+                other[5] = NAN;
+                g[k % 2].data = other;
+                meopt_state_save(opt, 1, matrix, bytes[1], NULL);
+                assert_int_equal(meopt_step(opt, s, LR, 1, g, NULL, NULL), MEOPT_NOT_FINITE);
+                meopt_state_save(opt, 1, after, bytes[1], NULL);
+                assert_memory_equal(matrix, after, bytes[1]);
+                continue;
+            }
+            if (meopt_step(opt, s, LR, 1, g, NULL, &err)) fail_msg("%s", err.message);
+            steps(own, s, s);
+        }
+        assert_int_equal(meopt_state_save(opt, 0, record, bytes[0], &err), MEOPT_OK);
+        assert_int_equal(meopt_state_save(own, 0, mine, bytes[0], &err), MEOPT_OK);
+        assert_memory_equal(record, mine, bytes[0]);
+        assert_int_equal(meopt_state_load(own, 0, record, bytes[0], &err), MEOPT_OK);
+        assert_int_equal(meopt_export(opt, 0, 0, N, now, NULL), MEOPT_OK);
+        assert_int_equal(meopt_export(own, 0, 0, N, other, NULL), MEOPT_OK);
+        assert_memory_equal(now, other, sizeof now);
+        free(record);
+        meopt_destroy(opt);
+        meopt_destroy(own);
+    }
+}
+
 /* Gradients from the smallest to the largest that a step takes, also without eps: weights stay finite. */
 static void extreme_gradients_leave_finite_weights(void **state)
 {
@@ -306,6 +357,7 @@ int main(void)
                                        cmocka_unit_test(minimal_holds_two_bytes),
                                        cmocka_unit_test(a_state_goes_on_with_the_same_bits),
                                        cmocka_unit_test(a_gradient_that_is_not_finite_changes_nothing),
+                                       cmocka_unit_test(a_table_next_to_muon_has_the_bits_of_its_own_handle),
                                        cmocka_unit_test(extreme_gradients_leave_finite_weights),
                                        cmocka_unit_test(what_cannot_be_is_refused)};
     return cmocka_run_group_tests(tests, setup, NULL);

@@ -404,9 +404,10 @@ static void tensors_may_be_stepped_from_several_threads(void **state)
 /* Tensors of several rules in one handle have the bits of handles of one rule; lamb goes with no other. */
 static void rules_share_a_handle(void **state)
 {
-    enum { RULES = 5 };
-    static const int rules[RULES] = {MEOPT_APADAMW, MEOPT_LION, MEOPT_MUON, MEOPT_APSGD, MEOPT_APADAM};
-    static const char *const names[RULES] = {"a", "b", "c", "d", "e"};
+    enum { RULES = 6 };
+    static const int rules[RULES] = {MEOPT_APADAMW, MEOPT_LION,   MEOPT_MUON,
+                                     MEOPT_APSGD,   MEOPT_APADAM, MEOPT_ADAFACTOR};
+    static const char *const names[RULES] = {"a", "b", "c", "d", "e", "f"};
     static float together[A], apart[A];
     struct meopt_error err;
     for (size_t p = 0; p < sizeof presets / sizeof *presets; p++) {
@@ -435,6 +436,7 @@ static void rules_share_a_handle(void **state)
             struct meopt_tensor row = rows[i];
             row.flags = 0;
             o.rule = rules[i];
+            o.eps = rules[i] == MEOPT_ADAFACTOR ? 1e-30 : 1e-8;
             assert_int_equal(meopt_create(&one, &o, &row, 1, &err), 0);
             assert_int_equal(meopt_import(one, 0, 0, A, start, &err), 0);
             for (int step = 1; step <= 3; step++) {

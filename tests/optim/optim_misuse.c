@@ -59,11 +59,10 @@ static void parts_to_combine_are_whole_chunks(void **state)
     REFUSED(meopt_create(&opt, &o, table, COUNT, &err));
 }
 
-/* A first pass over all tensors, or two points of all: such a rule is that of the whole handle. */
+/* A trust ratio of all tensors, or two points of all: such a rule is that of the whole handle. */
 static void rules_that_go_with_no_other_are_refused_by_name(void **state)
 {
-    static const bool alone[MEOPT_RULE_COUNT] = {
-        [MEOPT_LAMB] = true, [MEOPT_SCHEDULE_FREE] = true, [MEOPT_ADAFACTOR] = true};
+    static const bool alone[MEOPT_RULE_COUNT] = {[MEOPT_LAMB] = true, [MEOPT_SCHEDULE_FREE] = true};
     for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++)
         for (int own = 0; own < MEOPT_RULE_COUNT; own++) {
             struct meopt_options o;

@@ -26,6 +26,15 @@ def steps(params, optimizer, first, last):
         optimizer.step()
 
 
+class Several:
+    def __init__(self, *optimizers):
+        self.optimizers = optimizers
+
+    def step(self):
+        for optimizer in self.optimizers:
+            optimizer.step()
+
+
 class Exact:
     """torch.optim.Muon with its products in float64 in place of bf16."""
 
@@ -126,6 +135,32 @@ class Muon(unittest.TestCase):
         self.assertIn("workspace", optimizer.held_bytes())
         self.assertIn("exp_avg", optimizer.state_dict(portable=True)["state"][1])
         self.assertIn("momentum_buffer", optimizer.state_dict(portable=True)["state"][0])
+
+    def test_groups_with_adafactor(self):
+        made = [[nn.Parameter(torch.randn(shape, generator=torch.Generator().manual_seed(4))) for shape in
+                 ((64, 96), (100, 64), (7,))] for _ in range(3)]
+        options = {"lr": 1e-3, "weight_decay": 0.1, "preset": "fp32"}
+        both, resumed = ([{"params": p[:1]}, {"params": p[1:], "use_muon": False, "factored": True}]
+                         for p in (made[0], made[1]))
+        first, second = mt.Muon(both, **options), mt.Muon(resumed, **options)
+        muon = mt.Muon(made[2][:1], **options)
+        adafactor = mt.TransformersAdafactor(made[2][1:], beta1=0.9, scale_parameter=False, relative_step=False,
+                                             **options)
+        steps(made[0], first, 1, 3)
+        steps(made[2], Several(muon, adafactor), 1, 3)
+        for p, q in zip(made[0], made[2]):
+            self.assertTrue(torch.equal(p, q))
+        state = first.state_dict(portable=True)
+        self.assertIn("exp_avg_sq_row", state["state"][1])
+        for p, q in zip(made[1], made[0]):
+            p.data.copy_(q.data)
+        second.load_state_dict(*through_file(first.state_dict()))
+        steps(made[0], first, 4, 6)
+        steps(made[1], second, 4, 6)
+        for p, q in zip(made[0], made[1]):
+            self.assertTrue(torch.equal(p, q))
+        with self.assertRaises(ValueError):
+            mt.Muon(made[0][:1], factored=True, **options)
 
     def test_released_gradients_have_the_same_bits(self):
         model, optimizer = net()

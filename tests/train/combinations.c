@@ -18,6 +18,7 @@ static const char *const settings[] = {
     "optim.offload=nvme",
     "optim.offload=host",
     "optim.name=muon",
+    "optim.name=muon optim.other_rule=adafactor",
     "optim.name=lamb",
     "optim.name=adafactor",
     "optim.name=schedule_free",

@@ -82,6 +82,7 @@ static void ranks_have_the_bits_of_one(void **state)
 #define ADAFACTOR        "optim.name=adafactor "
 #define SLICES           "model_s.slices=4 "
 #define HALVES           "model_s.slices=2 "
+#define TABLES           MUON "optim.other_rule=adafactor "
 
 struct row {
     unsigned models; /* in the short form */
@@ -214,6 +215,11 @@ static const struct row rows[] = {
     {M(BERT), 4, ADAFACTOR OF_8 EXACT "optim.scale_parameter=true", "dist.pipeline=2 dist.shard=optimizer"},
     {M(GPT2), 2, ADAFACTOR OF_8 EXACT "optim.beta1=0.9", "dist.shard=parameters optim.offload=nvme"},
     {M(CLASSIFIER), 1, ADAFACTOR CLIP "model.freeze=1", STREAMED},
+    /* both: of tables next to matrices */
+    {M(LLAMA), 1, TABLES "train.micro_batch=2 " CLIP, "train.rounds=breadth optim.offload=nvme " STREAMED},
+    {M(QWEN), 3, TABLES OF_8 EXACT, "dist.shard=optimizer"},
+    {M(GPT2), 2, TABLES OF_8 BLOCK "train.ema=0.9", "dist.shard=parameters optim.offload=nvme"},
+    {M(TEXTS), 4, TABLES OF_8 EXACT, "dist.pipeline=2 dist.shard=parameters"},
 };
 
 /* Slices are sums in another order: in fp32 losses and norms of a few steps change by rounding. */

@@ -103,7 +103,8 @@ class Muon(Meopt):
     """torch.optim.Muon: Nesterov momentum, orthogonalized by Newton-Schulz (arXiv:2502.16982). See Meopt.
 
     Parameters have two dimensions. A group with "use_muon": False has any others, embeddings and heads, which
-    AdamW steps with betas and adam_eps. rows: of up to four matrices that each parameter of the group consists
+    AdamW steps with betas and adam_eps; with "factored": True Adafactor, as of transformers, with a first moment
+    by betas[0] (scale_parameter and relative_step False). rows: of up to four matrices that each parameter of the group consists
     of, which are orthogonalized apart, as [q, k, v] for the weight of a fused projection. ns_schedule:
     "quintic" (ns_coefficients) or "polar_express" (arXiv:2505.16932, its own). ns_dtype: "bf16" or "fp32".
     FSDP2: each rank has the momentum of its rows. step() gathers each matrix on one rank, which orthogonalizes
@@ -119,8 +120,8 @@ class Muon(Meopt):
                  nesterov: bool = True, ns_coefficients: Tuple[float, float, float] = (3.4445, -4.7750, 2.0315),
                  eps: float = 1e-7, ns_steps: int = 5, adjust_lr_fn: Optional[str] = None, *,
                  ns_schedule: str = "quintic", ns_dtype: str = "bf16", rows: Optional[Sequence[int]] = None,
-                 use_muon: bool = True, betas: Tuple[Number, Number] = (0.9, 0.999), adam_eps: float = 1e-8,
-                 maximize: bool = False, preset: str = "balanced", weights: Optional[str] = None,
+                 use_muon: bool = True, factored: bool = False, betas: Tuple[Number, Number] = (0.9, 0.999),
+                 adam_eps: float = 1e-8, maximize: bool = False, preset: str = "balanced", weights: Optional[str] = None,
                  first_moment: Optional[str] = None, second_moment: Optional[str] = None,
                  seed: int = 0) -> None:
         super().__init__(**_arguments(locals()))
@@ -135,6 +136,8 @@ class Muon(Meopt):
             raise ValueError(f"ns_coefficients are {group['ns_coefficients']!r}, expected three numbers")
         if len(group.get("rows") or ()) > 4:
             raise ValueError(f"rows are {group['rows']!r}, expected at most four numbers")
+        if group.get("factored") and group.get("use_muon", True):
+            raise ValueError("factored is for a group with use_muon=False")
         for p in group.get("params", ()) if group.get("use_muon", True) else ():
             if isinstance(p, Tensor) and p.ndim != 2:  # a state has numbers
                 raise ValueError(f"a parameter has shape {tuple(p.shape)}, expected two dimensions, or a group "
@@ -142,19 +145,23 @@ class Muon(Meopt):
 
     def _creation_options(self, group: Dict[str, Any]) -> Tuple[Any, ...]:
         names = ("ns_coefficients", "eps", "ns_steps", "adjust_lr_fn", "ns_schedule", "ns_dtype", "rows",
-                 "use_muon")
+                 "use_muon", "factored")
         values = (group.get(name) for name in names)
         return (False, *super()._creation_options(group)[1:],
                 *(tuple(v) if isinstance(v, (list, tuple)) else v for v in values))
 
     @staticmethod
     def _group_values(group: Dict[str, Any]) -> Tuple[Any, ...]:
-        return Meopt._group_values({**group, "eps": group["adam_eps"]})
+        return Meopt._group_values({**group, "eps": 1e-30 if group.get("factored") else group["adam_eps"]})
 
     def _own_rule(self, group: Dict[str, Any]) -> Optional[Tuple[int, Sequence[int]]]:
         rows = [int(n) for n in group["rows"] or ()]
+        others = "adafactor" if group.get("factored") else "apadamw"
         return (library().number("rule", "muon"), rows) if group["use_muon"] else (
-            library().number("rule", "apadamw"), ())
+            library().number("rule", others), ())
+
+    def _factors_of(self, group: Dict[str, Any]) -> Tuple[str, ...]:
+        return ("exp_avg_sq_row", "exp_avg_sq_col") if group.get("factored") else ()
 
     def _moment_names(self, handle: Any) -> Tuple[str, ...]:
         return self._moments if self.param_groups[handle.group_index]["use_muon"] else Meopt._moments

@@ -136,6 +136,9 @@ class Meopt(torch.optim.Optimizer):
     def _moment_names(self, handle: Handle) -> Tuple[str, ...]:
         return self._moments
 
+    def _factors_of(self, group: Dict[str, Any]) -> Tuple[str, ...]:
+        return self._factors
+
     def _options(self, group: Dict[str, Any], bf16: bool) -> L.Options:
         lib, options = L.library(), L.Options()
         rule = lib.number("rule", self._rule)
@@ -185,7 +188,7 @@ class Meopt(torch.optim.Optimizer):
             handles.append(Handle(self._options(group, bf16), params, names, self._card(device), index,
                                   self._own_rule(group)))
         for handle in handles:
-            handle.factor_names, handle.factor_dims = self._factors, self._factor_dims
+            handle.factor_names, handle.factor_dims = self._factors_of(group), self._factor_dims
             for i, p in enumerate(handle.params):
                 self._locations[p] = handle, i
                 self.state[p] = {"step": handle.steps[i]}
