@@ -63,6 +63,8 @@ struct side {
     void *gradients[TENSORS], *blocks[TENSORS];
 };
 
+static bool tables; /* of adafactor, next to the tensors of the options' rule */
+
 static void side_open(struct side *s, struct device *device, struct meopt_options options)
 {
     struct meopt_error err = {0};
@@ -88,6 +90,7 @@ static void side_open(struct side *s, struct device *device, struct meopt_option
             table[i].ndim = 3;
             memcpy(table[i].shape, (int64_t[]){5, shapes[i][0] / 5, shapes[i][1]}, 3 * sizeof(int64_t));
         }
+        if (tables && i % 2 == 0) table[i].flags |= MEOPT_OWN_RULE, table[i].rule = MEOPT_ADAFACTOR;
         size_t bytes = (size_t)(shapes[i][0] * shapes[i][1]) * 4 + 64;
         s->blocks[i] =
             device ? device_alloc(device, MEMORY_GRADIENTS, bytes, "gradient", &why) : calloc(1, bytes);
@@ -366,10 +369,13 @@ static void every_rule_and_format_has_the_cpu_s_bits(void **unused)
                 o.average_decay = number % 3 && moment ? 0.99 : 0;
                 int mode = number % 9;
                 if (mode == 1) o.accumulator = s % 2 ? MEOPT_STATE_BF16 : MEOPT_STATE_8BIT;
-                snprintf(what, sizeof what, "%s, weights %s, states %d %d, mode %d", meopt_rule_name(rule),
-                         meopt_weight_format_name(weights), states[s][0], states[s][1], mode);
+                tables = number % 2 && rule != MEOPT_LAMB && !points;
+                snprintf(what, sizeof what, "%s, weights %s, states %d %d, mode %d%s", meopt_rule_name(rule),
+                         meopt_weight_format_name(weights), states[s][0], states[s][1], mode,
+                         tables ? ", tables" : "");
                 trial(o, (enum meopt_dtype)(number / 4 % 3), mode, what);
             }
+    tables = false;
     printf("%d of %d combinations of rule, formats and kind of gradient: same bits\n", tried, number);
 }
 
