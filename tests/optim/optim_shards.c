@@ -41,8 +41,8 @@ static struct {
 struct rank {
     int number;
     const struct meopt_options *options; /* of the whole */
-    float out[ODD];
-    bool part; /* MEOPT_PART */
+    float out[ODD], second[ODD];         /* second: of a tensor of AdamW in the same handle */
+    bool part;                           /* MEOPT_PART */
     char record[MOST_RECORD];
     size_t record_bytes;
     double norm[STEPS], global[STEPS];
@@ -83,6 +83,8 @@ static struct meopt_options options_of(int rule, const char *preset)
     return o;
 }
 
+static bool with_second;
+
 /* All steps of `count` elements from `first`, as one handle; rank NULL: alone. */
 static void train(const struct meopt_options *options, int64_t first, int64_t count, struct rank *rank,
                   float *out)
@@ -104,18 +106,25 @@ static void train(const struct meopt_options *options, int64_t first, int64_t co
         o.reduce = reduce;
         o.context = rank;
     }
-    if (meopt_create(&opt, &o, &tensor, 1, &err)) fail_msg("%s", err.message);
-    assert_int_equal(meopt_import(opt, 0, 0, count, weights + first, &err), MEOPT_OK);
+    struct meopt_tensor both[2] = {tensor, tensor};
+    both[1].name = "x";
+    both[1].rule = MEOPT_APADAMW;
+    both[1].flags |= MEOPT_OWN_RULE;
+    if (meopt_create(&opt, &o, both, 1 + with_second, &err)) fail_msg("%s", err.message);
+    for (size_t i = 0; i < 1 + (size_t)with_second; i++)
+        assert_int_equal(meopt_import(opt, i, 0, count, weights + first, &err), MEOPT_OK);
     for (int s = 0; s < STEPS; s++) {
-        struct meopt_gradient gradient = {gradients[s] + first, MEOPT_F32};
+        struct meopt_gradient gradient[2] = {{gradients[s] + first, MEOPT_F32},
+                                             {gradients[0] + first, MEOPT_F32}};
         struct meopt_step_stats stats = {0};
-        rank->status[s] = meopt_gradient_norm(opt, &gradient, &rank->global[s], &rank->finite[s], &err);
-        if (!rank->status[s]) rank->status[s] = meopt_step(opt, s + 1, 1e-2, 1, &gradient, &stats, &err);
+        rank->status[s] = meopt_gradient_norm(opt, gradient, &rank->global[s], &rank->finite[s], &err);
+        if (!rank->status[s]) rank->status[s] = meopt_step(opt, s + 1, 1e-2, 1, gradient, &stats, &err);
         rank->norm[s] = stats.grad_norm;
         rank->bad[s] = stats.bad_groups;
         memcpy(rank->message, err.message, sizeof rank->message);
     }
     assert_int_equal(meopt_export(opt, 0, 0, count, out, &err), MEOPT_OK);
+    if (with_second) assert_int_equal(meopt_export(opt, 1, 0, count, rank->second, &err), MEOPT_OK);
     rank->record_bytes = meopt_state_bytes(opt, 0);
     assert_true(rank->record_bytes <= MOST_RECORD);
     assert_int_equal(meopt_state_save(opt, 0, rank->record, rank->record_bytes, &err), MEOPT_OK);
@@ -423,24 +432,30 @@ static void a_bad_group_of_one_part_is_known_to_both(void **state)
     }
 }
 
-/* With all_or_nothing the means of adafactor, which every part has, stay the same everywhere. */
+/* With all_or_nothing the means of adafactor, which every part has, stay the same everywhere, and so does a
+ * tensor of another rule in the same handle. */
 static void what_one_part_refuses_all_refuse(void **state)
 {
     struct meopt_options o = options_of(MEOPT_ADAFACTOR, "fp32");
     float kept = gradients[2][cut_at[2] + 100];
     o.all_or_nothing = 1;
     gradients[2][cut_at[2] + 100] = NAN;
-    alone = (struct rank){.number = -1, .part = true};
-    train(&o, 0, ODD, &alone, whole);
-    train_ranks(&o, ranks, PARTS);
-    gradients[2][cut_at[2] + 100] = kept;
-    for (int r = 0; r < PARTS; r++) {
-        for (int s = 0; s < STEPS; s++)
-            assert_int_equal(ranks[r].status[s], s == 2 ? MEOPT_NOT_FINITE : MEOPT_OK);
-        assert_memory_equal(ranks[r].out, whole + cut_at[r],
-                            (size_t)(cut_at[r + 1] - cut_at[r]) * sizeof(float));
+    for (int second = 0; second < 2; second++) {
+        with_second = second;
+        alone = (struct rank){.number = -1, .part = true};
+        train(&o, 0, ODD, &alone, whole);
+        train_ranks(&o, ranks, PARTS);
+        for (int r = 0; r < PARTS; r++) {
+            size_t bytes = (size_t)(cut_at[r + 1] - cut_at[r]) * sizeof(float);
+            for (int s = 0; s < STEPS; s++)
+                assert_int_equal(ranks[r].status[s], s == 2 ? MEOPT_NOT_FINITE : MEOPT_OK);
+            assert_memory_equal(ranks[r].out, whole + cut_at[r], bytes);
+            if (second) assert_memory_equal(ranks[r].second, alone.second + cut_at[r], bytes);
+        }
+        check_records("refused");
     }
-    check_records("refused");
+    gradients[2][cut_at[2] + 100] = kept;
+    with_second = false;
 }
 
 /* Matrices of several handles: rows of each on the first, second and third one. */
