@@ -13,8 +13,8 @@
  * matrix, O out, T target, P rows of the position embedding, R registers, U pooling queries, I 3O, N width of
  * the last norm, W of the pooled row, 3 channels, p patch side, 1. Flags: m GEMM operand, s small whatever
  * its shape, h head, f frozen: no gradient, c only with a classifier, l only without one, n new if a
- * checkpoint lacks it, o between activations, which muon orthogonalizes, d weight decay also with one row, x and y:
- * slices have some of its rows, of its columns. */
+ * checkpoint lacks it, o between activations, which muon orthogonalizes, d weight decay also with one row, x
+ * and y: slices have some of its rows, of its columns. */
 static const struct {
     const char *shape, *flags;
     enum initial initial;

@@ -55,6 +55,7 @@ void language_table_backward(const struct pass *pass, const float *dx)
     const struct model_shape *g = &t->model_shape;
     const struct parameter *positions = t->memory->roles[ROLE_POS];
     int64_t E = model_shape_embedding(g), before = t->family->first_position * E;
+    float *dpositions = positions ? (float *)positions->grad + before : NULL;
     for (int i = 0; i < tower_own_slices(t); i++) {
         const struct parameter *table = own_slice(t, t->memory->roles[ROLE_TOKENS], i);
         t->device->ops->token_embed_gradient(
@@ -64,9 +65,7 @@ void language_table_backward(const struct pass *pass, const float *dx)
                                                           .begins = pass->batch->begins,
                                                           .dx = dx,
                                                           .dtable = table->grad,
-                                                          .dpositions = positions && i == 0
-                                                                            ? (float *)positions->grad + before
-                                                                            : NULL,
+                                                          .dpositions = i ? NULL : dpositions,
                                                           .R = pass->batch->count * t->tokens,
                                                           .N = t->tokens,
                                                           .D = E,
