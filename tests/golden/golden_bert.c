@@ -25,7 +25,11 @@ static void each_encoder(void (*check)(const char *dir))
 }
 
 GOLDEN_TEST(models_equal_transformers) { each_encoder(equals_original); }
-GOLDEN_TEST(bf16_is_as_near_as_pytorch_s) { each_encoder(equals_in_bf16); }
+GOLDEN_TEST(bf16_is_as_near_as_pytorch_s)
+{
+    each_encoder(equals_in_bf16);
+    losses_in_bf16();
+}
 GOLDEN_TEST(other_forms_equal_the_plain_one) { each_encoder(forms_agree); }
 GOLDEN_TEST(packed_documents_equal_separate_ones) { each_encoder(packed_equals_separate); }
 GOLDEN_TEST(gradient_is_that_of_the_loss)

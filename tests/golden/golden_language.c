@@ -8,7 +8,11 @@ static const struct golden_model language = {
     .folder = "language", .parts = 20, .slabs = 8, .on_card = {"gpt2", "qwen3"}};
 
 GOLDEN_TEST(models_equal_transformers) { each_of(&language, equals_original); }
-GOLDEN_TEST(bf16_is_as_near_as_pytorch_s) { each_of(&language, equals_in_bf16); }
+GOLDEN_TEST(bf16_is_as_near_as_pytorch_s)
+{
+    each_of(&language, equals_in_bf16);
+    losses_in_bf16();
+}
 GOLDEN_TEST(other_forms_equal_the_plain_one) { each_of(&language, forms_agree); }
 
 /* cross_entropy(label_smoothing) of PyTorch, where labels are missing: in each form of the logits' parts. */

@@ -321,7 +321,7 @@ static inline void equals_original(const char *dir)
     }
     printf("%-12s logits %.1e loss %.1e gradients %.1e (%s) final %.1e (%s), of an element %.1e\n", dir,
            logits, worst, gradients, name, end, moved, element);
-    if (!(logits <= 1e-5 && worst <= 1e-6 && gradients <= 1e-5 && end <= 1e-6 && element <= 1e-4))
+    if (!(logits <= 1e-5 && worst <= 1e-6 && gradients <= 5e-6 && end <= 1e-6 && element <= 1e-4))
         fail_msg("%s: outside the fp32 tolerance", dir);
     subject_close(&s);
     weights_close(golden);
@@ -329,8 +329,10 @@ static inline void equals_original(const char *dir)
     free(correct);
 }
 
-/* No worse than 1.5 times what PyTorch's own bf16 shows on the same data. Its loss is one draw of an error
- * that may be small by chance. */
+/* No worse than 1.5 times what PyTorch's own bf16 shows on the same data. A loss is one draw of an error that may
+ * be small by chance, in PyTorch as here: those of all cases are compared together (losses_in_bf16), and one
+ * alone is bounded by three times PyTorch's. */
+static double bf16_squares[2]; /* of the errors of all losses so far: here, PyTorch's */
 static inline void equals_in_bf16(const char *dir)
 {
     struct subject s;
@@ -345,12 +347,21 @@ static inline void equals_in_bf16(const char *dir)
     double worst = gradient_error(&s.reference, &median, &name);
     printf("%-12s bf16 / PyTorch's bf16: loss %.2f gradients %.2f (%s) median %.2f\n", dir, error / torch[0],
            worst / torch[1], name, median / torch[2]);
-    if (!(error <= fmax(1.5 * torch[0], 1e-3) && worst <= 1.5 * torch[1] && median <= 1.5 * torch[2]))
+    bf16_squares[0] += error * error;
+    bf16_squares[1] += torch[0] * torch[0];
+    if (!(error <= fmax(3 * torch[0], 2e-3) && worst <= 1.5 * torch[1] && median <= 1.5 * torch[2]))
         fail_msg("%s: worse than 1.5 x PyTorch's bf16", dir);
     subject_close(&s);
     weights_close(golden);
     free(loss);
     free(torch);
+}
+static inline void losses_in_bf16(void)
+{
+    double ours = sqrt(bf16_squares[0]), torch = sqrt(bf16_squares[1]);
+    printf("losses in bf16 / PyTorch's: %.2f\n", ours / torch);
+    assert_true(bf16_squares[1] > 0);
+    if (!(ours <= 1.5 * torch)) fail_msg("losses in bf16: %.2g, PyTorch's %.2g", ours, torch);
 }
 
 /* Puts the gradients of `from` into the reference of s, or adds them. */
