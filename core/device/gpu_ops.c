@@ -428,12 +428,12 @@ static void gpu_token_embed_gradient(struct device *dev, const struct token_embe
 static void gpu_logit_sums(struct device *dev, const struct logit_sums *given)
 {
     struct logit_sums o = *given;
-    int begin = o.begin;
+    int continued = !o.begin;
     double *values = gpu_reserve(dev, (size_t)o.R * 2 * sizeof *values), *sums[] = {o.loss, o.correct};
     if (!values || o.R <= 0) return;
     gpu_launch(dev, "logit_sums", o.R, 1,
                ARGUMENTS(&o.logits, &o.stride, &o.labels, &o.state, &values, &o.smoothing, &o.weight, &o.R,
-                         &o.C, &o.first, &o.classes, &begin));
+                         &o.C, &o.first, &o.classes, &continued));
     for (int i = 0; i < (o.loss ? 2 : 0); i++) {
         double *of = values + i * o.R;
         gpu_launch(dev, "add_values", 1, 1, ARGUMENTS(&of, &sums[i], &o.R));

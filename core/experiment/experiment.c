@@ -197,11 +197,12 @@ void experiment_close_validation(struct validation_data *d)
     *d = (struct validation_data){0};
 }
 
-int experiment_settle_mask(struct config *c, struct error *err)
+int experiment_settle_mask(struct config *c, bool *settled, struct error *err)
 {
     struct mask_tokens mask = {0};
     struct data_options options = token_options(c);
     char text[24];
+    *settled = false;
     if (config_given(c, "data.mask_token")) return 0;
     if (!options.root[0]) options.root = c->data.val;
     int code = mask_tokens_find(&mask, &options, err);
@@ -219,6 +220,7 @@ int experiment_settle_mask(struct config *c, struct error *err)
     if (found && !code && !config_given(c, "data.special_tokens"))
         code = config_assign(c, "data.special_tokens", text, err);
     mask_tokens_free(&mask);
+    *settled = found;
     return code;
 }
 

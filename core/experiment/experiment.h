@@ -36,7 +36,7 @@ struct data_options experiment_tower_images(const struct config *config, bool st
 int experiment_set_classes(struct config *config, struct error *err);
 /* Sets data.mask_token and data.special_tokens, where these are not given, to those that the description of
  * data.root's token files names. Refuses a tokenizer without a mask. */
-int experiment_settle_mask(struct config *config, struct error *err);
+int experiment_settle_mask(struct config *config, bool *found, struct error *err);
 struct image_list;
 /* The same, and returns the images that it listed for data_options.list; else an empty list. */
 int experiment_list_classes(struct config *config, struct image_list *list, struct error *err);

@@ -356,8 +356,9 @@ static int settle_language(struct config *c, bool random, struct model_shape *g,
     if (!c->model_s.vocabulary) c->model_s.vocabulary = g->vocabulary;
     code = adapters_settle(c, g, err);
     if (!code && objective_of(c)->classes) code = settle_class_count(c, g, err);
-    if (!code && objective_of(c)->masked) code = experiment_settle_mask(c, err);
-    if (!code && objective_of(c)->masked) code = special_tokens_settle(c, g, err);
+    bool masked = objective_of(c)->masked, settled = false;
+    if (!code && masked) code = experiment_settle_mask(c, &settled, err);
+    if (!code && masked && !settled) code = special_tokens_settle(c, g, err);
     if (!code && g->block > 0 && !blocks_used(g))
         log_info("model.context %lld is at most %lld: each token sees all, without blocks",
                  (long long)g->context, (long long)blocks_dense_context(g));

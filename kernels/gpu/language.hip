@@ -134,7 +134,7 @@ enum { TOP, SUM, TARGET, TOTAL, BEST, STATE };
 /* One block per row: updates its state; values (2, R): its loss, and 1 if its label has the largest logit.
  * Sums in two floats; double once per row, in one thread. */
 KERNEL(logit_sums, const float *logits, int64_t stride, const int32_t *labels, double *states, double *values,
-       float smoothing, float weight, int64_t R, int64_t C, int64_t first, int64_t classes, int begin)
+       float smoothing, float weight, int64_t R, int64_t C, int64_t first, int64_t classes, int continued)
 {
     SHARED two_floats partial[MOST_WAVES];
     SHARED float largest[MOST_WAVES];
@@ -147,7 +147,7 @@ KERNEL(logit_sums, const float *logits, int64_t stride, const int32_t *labels, d
         if (THREAD == 0) values[row] = values[R + row] = 0;
         return;
     }
-    float top = -INFINITY, before = begin ? -INFINITY : (float)state[TOP];
+    float top = -INFINITY, before = continued ? (float)state[TOP] : -INFINITY;
     int best = (int)C;
     for (int64_t j = THREAD; j < C; j += THREADS)
         if (z[j] > top) {
@@ -163,8 +163,8 @@ KERNEL(logit_sums, const float *logits, int64_t stride, const int32_t *labels, d
     }
     double sum = block_total(powers, partial), total = block_total(all, partial);
     if (THREAD) return;
-    double target = begin ? (double)NAN : state[TARGET], most = begin ? 0 : state[BEST];
-    if (!begin) {
+    double target = continued ? state[TARGET] : (double)NAN, most = continued ? state[BEST] : 0;
+    if (continued) {
         sum += state[SUM] * exp((double)before - (double)top);
         total += state[TOTAL];
     }

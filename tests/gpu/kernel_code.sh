@@ -11,9 +11,9 @@ MEOPT_SOURCE=${MEOPT_SOURCE:-$(cd "$(dirname "$0")/../.." && pwd)}
 
 # PATTERN WHERE: kernels with arithmetic in double, in loops too, or once per row or launch. Its reasons: sums of squares, norms and losses are
 # double by contract (kernels/operations.h), those of the optimizer have the CPU's bits.
-doubles='^(add_values|add_squares|sum_squares_(f32|bf16)|distill_rows)$ loops
+doubles='^(add_values|add_squares|sum_squares_(f32|bf16)|distill_rows|logit_merge)$ loops
 ^optim_(step_(f32|bf16|8bit|4bit|any)|squares|total|trust|factor_(rows|columns|means))$ loops
-^(logit_sums|logit_merge|logit_gradient_(f32|bf16)|cross_entropy_rows|optim_clip|optim_normalize_(f32|bf16))$ once'
+^(logit_sums|logit_gradient_(f32|bf16)|cross_entropy_rows|optim_clip|optim_normalize_(f32|bf16))$ once'
 # PATTERN SM GFX BLACKWELL: instructions per element. For Blackwell (sm_100, sm_120) compilers of CUDA 12.9 and 13.0 take more registers, and unroll more.
 elements='^cast_(f32_f32|bf16_f32)$ 4 6 13
 ^cast_(f32|bf16)_bf16$ 10 11 10
@@ -25,7 +25,7 @@ elements='^cast_(f32_f32|bf16_f32)$ 4 6 13
 # PATTERN SM GFX BLACKWELL: blocks of 256 threads that find registers and shared memory
 blocks='^optim_step_any$ 1 3 1
 ^(optim_step_|layernorm_backward_|swiglu_backward_) 2 3 1
-^(gemm_|optim_squares$) 3 5 2
+^(gemm_|optim_squares$|logit_merge$) 3 5 2
 . 4 6 2'
 
 # Of each kernel: NAME INSTRUCTIONS DOUBLE DOUBLE_IN_LOOPS MOVES WIDE_LOOP; the last is the longest loop around a store of 16 bytes, without those

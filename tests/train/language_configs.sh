@@ -13,9 +13,8 @@ done
 for name in bert_classify distilbert_classify bigbird_classify; do
     "$MEOPT" config new "$name" >out 2>log || fail "template $name: exit $?"
 done
-texts="$MEOPT_SOURCE/configs/distilbert_classify.yaml model.init=random"
-# shellcheck disable=SC2086
-"$MEOPT" plan $texts --ranks 4 dist.shard=parameters --json >distilbert4.json 2>log && "$MEOPT" plan $texts model_s.place=streamed optim.offload=nvme --json >distilbert.json 2>log ||
+texts() { "$MEOPT" plan "$MEOPT_SOURCE/configs/distilbert_classify.yaml" model.init=random --json "$@" 2>log; }
+texts --ranks 4 dist.shard=parameters >distilbert4.json && texts model_s.place=streamed optim.offload=nvme >distilbert.json ||
     fail "distilbert_classify: exit $?"
 "$MEOPT" plan "$MEOPT_SOURCE/configs/bigbird_classify.yaml" model.init=random --json >bigbird.json 2>log || fail "bigbird_classify: exit $?"
 "$MEOPT" plan configs/gpt_1_3b.yaml dist.pipeline=4 --json >pipeline.json 2>log || fail "gpt_1_3b in a pipeline: exit $?"
