@@ -223,12 +223,25 @@ static const float *gradient_in(const struct trainer *t, const float *sums, int 
     return sums + at + (p->matrix ? own_matrices(t, p->group) : 0);
 }
 
-/* The longest part that travels in one index. */
+/* The partition from which all ranks size their window alike: of a tensor group, that of its first rank,
+ * whose slices of the vocabulary are the longest. NULL: the own one. The caller frees. */
+static struct partition *first_partition(const struct trainer *t)
+{
+    struct tower_slices first = {0, t->student->options.slices_own};
+    return t->tensor
+               ? partition_elsewhere(t->student, t->data->size, t->stages ? t->stages->size : 1, &first)
+               : NULL;
+}
+
+/* The longest part that travels in one index; on all ranks the same. */
 static int64_t longest_part(const struct trainer *t)
 {
     const struct data_parallel *m = t->dp;
+    struct partition *first = first_partition(t);
+    const struct partition *cut = first ? first : m->partition;
     int64_t longest = 0,
-            size = (int64_t)(m->sharded ? dtype_bytes(t->student->options.grad_type) : sizeof(float));
+            size = (int64_t)(m->sharded ? dtype_bytes(t->student->options.grad_type) : sizeof(float)),
+            weight = (int64_t)dtype_bytes(t->student->options.weight_type);
     const struct tower *towers[] = {t->student, t->teacher};
     for (int i = 0; i < 2 && towers[i] && (t->stages || t->tensor); i++) {
         int64_t stream = pipeline_stream_bytes(towers[i], t->micro);
@@ -237,15 +250,19 @@ static int64_t longest_part(const struct trainer *t)
     }
     for (int group = 0; group < t->student->group_count; group++)
         for (int r = 0; r < t->data->size; r++) {
-            const struct partition_group *g = &m->partition->groups[group],
+            const struct partition_group *g = &cut->groups[group],
                                          *base = m->base ? &m->base->groups[group] : g;
-            int64_t bytes[] = {(g->vectors[r + 1] - g->vectors[r]) * (int64_t)sizeof(float),
-                               (g->matrices[r + 1] - g->matrices[r]) * size,
-                               m->sharded ? g->weights[r + 1] - g->weights[r] : 0,
+            int64_t vectors = (g->vectors[r + 1] - g->vectors[r]) * (int64_t)sizeof(float),
+                    matrices = g->matrices[r + 1] - g->matrices[r];
+            int64_t bytes[] = {vectors, matrices * size,
+                               !m->sharded ? 0
+                               : first     ? vectors + matrices * weight
+                                           : g->weights[r + 1] - g->weights[r],
                                m->sharded ? base->weights[r + 1] - base->weights[r] : 0};
             for (int i = 0; i < 4; i++)
                 if (bytes[i] > longest) longest = bytes[i];
         }
+    partition_free(first);
     return longest;
 }
 

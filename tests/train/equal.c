@@ -137,6 +137,9 @@ static const struct row rows[] = {
     {M(LLAMA), 1, HALVES PREVIOUS, STREAMED "optim.offload=nvme"},
     {M(GPT2) | M(TEXTS), 4, OF_4 SLICES EXACT, "dist.tensor=4"},
     {M(LLAMA), 4, OF_8 HALVES PREVIOUS, "dist.tensor=2 dist.shard=parameters"},
+    /* the last slice of the vocabulary is shorter than the others */
+    {M(BERT), 4, OF_4 SLICES "model.vocabulary=4098 " CLIP, "dist.tensor=4"},
+    {M(GPT2), 4, OF_4 SLICES "model.vocabulary=4098 " CLIP, "dist.tensor=2 dist.shard=parameters"},
     {M(BERT), 4, OF_3 SLICES BLOCK, "dist.tensor=2 dist.pipeline=2"},
     {M(GPT2), 8, OF_3 SLICES NO_CLIP, "dist.tensor=2 dist.pipeline=2 dist.shard=optimizer"},
     {M(GPT2), 2, OF_4 SLICES KEEP, "dist.tensor=2 optim.offload=nvme"},
