@@ -272,6 +272,8 @@ static json_t *manifest_members(const struct trainer *t, const struct weights_ro
     json_t *more = json_pack("{s:f}", "previous_norm", t->previous_norm);
     if (more && t->stages) json_object_set_new(more, "pipeline", json_integer(t->stages->size));
     if (more && t->tensor) json_object_set_new(more, "tensor", json_integer(t->tensor->size));
+    if (more && t->config->model_s.slices > 1)
+        json_object_set_new(more, "slices", json_integer(t->config->model_s.slices));
     if (more && config_trains_adapters(t->config))
         json_object_set_new(more, "base", adapters_base(t->config, t->student_content.crc32c));
     if (!more || !(t->config->train.ema > 0)) return more;
@@ -481,12 +483,17 @@ static int load_record(void *context, int64_t index, const void *const *parts, c
     struct trainer *t = loading->trainer;
     struct meopt_error library = {0};
     void *part = NULL;
-    size_t there = 0, bytes;
-    for (size_t w = 0; w < loading->parts; w++)
-        if (parts[w] && part_bytes[w]) {
+    size_t there = 0, read = 0, bytes;
+    for (size_t w = 0; w < loading->parts; w++) {
+        read += parts[w] != NULL;
+        if (parts[w] && part_bytes[w]) { /* of a slice, one rank of a tensor group has written it */
             loading->present[there] = parts[w];
             loading->present_bytes[there++] = part_bytes[w];
         }
+    }
+    if (!there && read == loading->parts)
+        return error_set(err, EXIT_INTEGRITY, NULL, "has no optimizer state of %s",
+                         t->student->parameters[t->tensors.parameter[index]].name);
     if (!there) return CHECKPOINT_MORE;
     const void *record = loading->present[0];
     bytes = loading->present_bytes[0];
@@ -504,7 +511,7 @@ static int load_record(void *context, int64_t index, const void *const *parts, c
     if (!memory)
         return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for %zu bytes of optimizer state",
                          bytes);
-    if (status && there < loading->parts) return CHECKPOINT_MORE;
+    if (status && read < loading->parts) return CHECKPOINT_MORE;
     return status ? trainer_library_error(&library, err) : 0;
 }
 
@@ -521,8 +528,23 @@ static struct comm_layout writer_layout(const struct trainer *t, const struct ch
     return good ? (struct comm_layout){(int)stages, (int)tensor} : (struct comm_layout){1, 1};
 }
 
+/* States are of slices: each has its own, so those of other slices fit none. */
+static int check_slices(const struct trainer *t, const struct checkpoint *c, struct error *err)
+{
+    json_int_t was = json_integer_value(json_object_get(c->manifest, "slices"));
+    long long now = (long long)t->config->model_s.slices;
+    if ((was > 1 ? was : 1) == now) return 0;
+    char hint[120];
+    snprintf(hint, sizeof hint, _("set %s: %lld, or start a run with its weights: meopt train CONFIG --from"),
+             config_key_here(t->config, "model_s.slices"), was > 1 ? (long long)was : 1);
+    return error_set(err, EXIT_CONFIG, hint, "%s: its optimizer states are of %lld slices, not of %lld",
+                     c->directory, was > 1 ? (long long)was : 1, now);
+}
+
 static int load_checkpoint(struct trainer *t, const struct checkpoint *c, struct error *err)
 {
+    int wrong = check_slices(t, c, err);
+    if (wrong) return wrong;
     struct weights_row *rows = rows_of(t);
     bool shared = t->ranks.size > 1;
     int code = checkpoint_tensors(c, rows, t->saved_count, shared ? select_part : NULL, load_tensor, t, err);

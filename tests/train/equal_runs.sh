@@ -137,6 +137,11 @@ $text}
 train: {objective: language, eval_steps: 3, precision: fp32}
 optim: {lr: 1.0e-2}
 END
+# States are of slices, so no force makes those of others.
+rm -rf sliced-moved
+cp -r sliced-tensor sliced-moved
+resume 7 --workers 1 dist.tensor=1 train.steps=8 model_s.slices=2 --force-resume model_s.slices
+resume 0 --workers 1 dist.tensor=1 train.steps=8
 objective lora <<END
 model: {weight: language.export, context: 32}
 lora: {rank: 4, alpha: 8}
