@@ -329,9 +329,9 @@ static inline void equals_original(const char *dir)
     free(correct);
 }
 
-/* No worse than 1.5 times what PyTorch's own bf16 shows on the same data. A loss is one draw of an error that may
- * be small by chance, in PyTorch as here: those of all cases are compared together (losses_in_bf16), and one
- * alone is bounded by three times PyTorch's. */
+/* No worse than 1.5 times what PyTorch's own bf16 shows on the same data. A loss is one draw of an error that
+ * may be small by chance, in PyTorch as here: those of all cases are compared together (losses_in_bf16), and
+ * one alone is bounded by three times PyTorch's. */
 static double bf16_squares[2]; /* of the errors of all losses so far: here, PyTorch's */
 static inline void equals_in_bf16(const char *dir)
 {
