@@ -83,10 +83,8 @@ int comm_enter(struct comm *comm, enum comm_call call, int64_t bytes, uint32_t s
     if (code) return code;
     /* also the window's size, which decides into how many slices a call is divided */
     uint32_t window = comm->window ? (uint32_t)comm->window->slice_bytes : 0;
-    comm->header = (struct comm_header){.number = comm->header.number + 1,
-                                        .bytes = bytes,
-                                        .call = call,
-                                        .shape = shape ^ window};
+    comm->header = (struct comm_header){
+        .number = comm->header.number + 1, .bytes = bytes, .call = call, .shape = shape ^ window};
     comm->compared = false;
     publish_status(comm, comm->group, -1, true);
     return 0;

@@ -228,9 +228,8 @@ static const float *gradient_in(const struct trainer *t, const float *sums, int 
 static struct partition *first_partition(const struct trainer *t)
 {
     struct tower_slices first = {0, t->student->options.slices_own};
-    return t->tensor
-               ? partition_elsewhere(t->student, t->data->size, t->stages ? t->stages->size : 1, &first)
-               : NULL;
+    return t->tensor ? partition_elsewhere(t->student, t->data->size, t->stages ? t->stages->size : 1, &first)
+                     : NULL;
 }
 
 /* The longest part that travels in one index; on all ranks the same. */
