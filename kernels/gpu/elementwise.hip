@@ -600,25 +600,23 @@ KERNEL(sum_ranks_bf16, const float *before, const char *received, int64_t stride
 }
 
 /* The sum of 2, 4 or 8 ranks by a balanced tree: ((r0 + r1) + (r2 + r3)) + ... */
-enum { TREE_RANKS = 8 };
+enum { TREE_RANKS = 8, TREE_LEVELS = 4 };
 template <int N>
 DEVICE void tree_part(const char *received, int64_t stride, const float *own, int me, int ranks, float *out,
                       int64_t from, int64_t n)
 {
     FOR_EACH(i, n)
     {
-        float x[TREE_RANKS][N];
+        float x[TREE_LEVELS][N]; /* sums of subtrees that wait for their neighbours, largest first */
         UNROLLED for (int r = 0; r < TREE_RANKS; r++)
         {
-            if (r < ranks)
-                load_many(x[r], r == me ? own : (const float *)(received + r * stride), from + i * N);
-        }
-        UNROLLED for (int gap = 1; gap < TREE_RANKS; gap *= 2)
-        {
-            UNROLLED for (int r = 0; r < TREE_RANKS; r += 2 * gap)
+            int level = (r & 1) + (r >> 1 & 1) + (r >> 2 & 1);
+            if (r >= ranks) continue;
+            load_many(x[level], r == me ? own : (const float *)(received + r * stride), from + i * N);
+            UNROLLED for (int n = r + 1; n % 2 == 0; n /= 2, level--)
             {
-                if (r + gap < ranks)
-                    UNROLLED for (int k = 0; k < N; k++) x[r][k] = exact_add(x[r][k], x[r + gap][k]);
+                UNROLLED for (int k = 0; k < N; k++) x[level - 1][k] =
+                    exact_add(x[level - 1][k], x[level][k]);
             }
         }
         store_many(out, from + i * N, x[0]);
