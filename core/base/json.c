@@ -145,6 +145,13 @@ json_t *json_read(const char *path, size_t max_bytes, struct error *err)
     return file_read(path, max_bytes, &text, &bytes, err) ? NULL : parse(text, bytes, path, err);
 }
 
+int json_read_optional(const char *path, size_t max_bytes, json_t **root, struct error *err)
+{
+    *root = NULL;
+    if (file_absent(path)) return 0;
+    return (*root = json_read(path, max_bytes, err)) ? 0 : err->code;
+}
+
 json_t *json_read_below(const char *directory, const char *name, size_t max_bytes, struct error *err)
 {
     char *text = NULL;

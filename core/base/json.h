@@ -31,6 +31,9 @@ char *json_text(const json_t *root, size_t flags);
  * is not JSON (errno 0). err may be NULL. */
 json_t *json_read(const char *path, size_t max_bytes, struct error *err);
 
+/* The same of a file that may be absent, then *root is NULL; returns 0 or an exit code. err: not NULL. */
+int json_read_optional(const char *path, size_t max_bytes, json_t **root, struct error *err);
+
 /* Replaces a file by json_text's text (file_write_atomic). root NULL: memory was exhausted when it was
  * built. */
 int json_write(const char *path, const json_t *root, size_t flags, struct error *err);

@@ -248,15 +248,22 @@ static void model_rows(const struct combinations *w, const struct config *c)
            "train.ema averages weights, but lora.rank trains adapters alone");
 }
 
-/* Of slices. */
+/* Of slices, and of the ranks that share them. */
 static void slice_rows(const struct combinations *w, const struct config *c)
 {
-    bool slices = c->model_s.slices > 1;
+    int64_t slices = c->model_s.slices, tensor = c->dist.tensor;
+    bool sliced = slices > 1;
     const char *key = config_key_here(c, "model_s.slices"), one[] = "model.slices: 1";
-    REFUSE(w, slices && c->lora.rank > 0, "model_s.slices", one, "%s cannot be used with lora.rank", key);
-    REFUSE(w, slices && c->train.save_activations == TRAIN_SAVE_ACTIVATIONS_8BIT, "model_s.slices",
+    REFUSE(w, slices & (slices - 1), "model_s.slices", "1, 2, 4, 8, 16, 32 or 64",
+           "%s %lld is not a power of 2", key, (long long)slices);
+    REFUSE(w, tensor & (tensor - 1), "dist.tensor", "1, 2, 4 or 8", "dist.tensor %lld is not a power of 2",
+           (long long)tensor);
+    REFUSE(w, tensor > 1 && slices % tensor, "dist.tensor", "a multiple of dist.tensor",
+           "dist.tensor %lld does not divide %s %lld", (long long)tensor, key, (long long)slices);
+    REFUSE(w, sliced && c->lora.rank > 0, "model_s.slices", one, "%s cannot be used with lora.rank", key);
+    REFUSE(w, sliced && c->train.save_activations == TRAIN_SAVE_ACTIVATIONS_8BIT, "model_s.slices",
            "train.save_activations: minimal", "%s cannot be used with train.save_activations 8bit", key);
-    REFUSE(w, slices && c->train.ema > 0, "model_s.slices", "train.ema: 0, or model.slices: 1",
+    REFUSE(w, sliced && c->train.ema > 0, "model_s.slices", "train.ema: 0, or model.slices: 1",
            "%s cannot be used with train.ema", key);
 }
 
@@ -295,14 +302,6 @@ static void step_rows(const struct combinations *w, const struct config *c)
            "dist.pipeline %d cannot be used with train.rounds depth", stages);
     REFUSE(w, stages > 1 && coded, "dist.pipeline", "train.save_activations: minimal",
            "dist.pipeline %d cannot be used with train.save_activations 8bit", stages);
-    int64_t slices = c->model_s.slices, tensor = c->dist.tensor;
-    const char *slices_key = config_key_here(c, "model_s.slices");
-    REFUSE(w, slices & (slices - 1), "model_s.slices", "1, 2, 4, 8, 16, 32 or 64",
-           "%s %lld is not a power of 2", slices_key, (long long)slices);
-    REFUSE(w, tensor & (tensor - 1), "dist.tensor", "1, 2, 4 or 8", "dist.tensor %lld is not a power of 2",
-           (long long)tensor);
-    REFUSE(w, tensor > 1 && slices % tensor, "dist.tensor", "a multiple of dist.tensor",
-           "dist.tensor %lld does not divide %s %lld", (long long)tensor, slices_key, (long long)slices);
     enum tower_dtype precision =
         c->train.precision == TRAIN_PRECISION_BF16 ? TOWER_DTYPE_BF16 : TOWER_DTYPE_FP32;
     NOTE(w,

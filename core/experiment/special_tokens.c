@@ -19,7 +19,7 @@ static int read_tokenizer(json_t **root, const char *weight, struct error *err)
     char *directory = path_directory(weight, err),
          *path = directory ? path_join(directory, "tokenizer.json") : NULL;
     int code = directory ? 0 : err->code;
-    if (path && !file_absent(path) && !(*root = json_read(path, MOST_BYTES, err))) code = err->code;
+    if (path) code = json_read_optional(path, MOST_BYTES, root, err);
     free(path);
     free(directory);
     return code;

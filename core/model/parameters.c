@@ -155,16 +155,6 @@ static int pieces_of(const struct model_shape *g, enum role role, int64_t rows, 
     return attention || pooling ? 3 : gated ? 2 : 1;
 }
 
-/* The rows of a slice in a tensor of `rows`. */
-struct slice_rows {
-    int64_t first, count;
-};
-static struct slice_rows slice_of_rows(int64_t rows, int slice, int slices)
-{
-    int64_t each = (rows + slices - 1) / slices, first = slice * each, left = rows - first;
-    return (struct slice_rows){first, left < each ? left : each};
-}
-
 /* Makes p one of its slices. */
 static void cut_parameter(struct parameter *p, int slice, int slices)
 {

@@ -20,6 +20,15 @@ int role_ndim(const struct family_row *row, enum role role); /* dimensions of it
  * Source: Shoeybi et al., Megatron-LM, arXiv 1909.08053, section 3. */
 
 enum { MOST_SLICES = 64 };
+/* The rows of a slice in a tensor of `rows`. */
+struct slice_rows {
+    int64_t first, count;
+};
+static inline struct slice_rows slice_of_rows(int64_t rows, int slice, int slices)
+{
+    int64_t each = (rows + slices - 1) / slices, first = slice * each, left = rows - first;
+    return (struct slice_rows){first, left < each ? left : each};
+}
 /* Returns EXIT_CONFIG unless such a model has S slices. */
 int parameters_check_slices(const struct model_shape *model_shape, int slices, struct error *err);
 /* Returns the tensor of which p is a slice, with name and shape of files; else p. */

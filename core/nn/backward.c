@@ -40,10 +40,10 @@ void tower_weight_gradient(const struct pass *pass, const void *dy, int64_t ldy,
                                                    .floats = tower_post_norm(t)});
 }
 
-void tower_input_gradient(const struct pass *pass, const void *dy, int64_t ldy, const struct parameter *w,
-                          void *dx, int64_t lddx, bool add, int64_t rows)
+/* dx = dy W, or dx += dy W; ldy, lddx: values between the rows. */
+static void input_gradient(struct tower *t, const void *dy, int64_t ldy, const struct parameter *w, void *dx,
+                           int64_t lddx, enum dtype dx_type, bool add, int64_t rows)
 {
-    struct tower *t = pass->tower;
     int64_t out = w->shape[0], in = w->count / out;
     t->device->ops->gemm(t->device, &(struct gemm){.m = rows,
                                                    .n = in,
@@ -55,31 +55,26 @@ void tower_input_gradient(const struct pass *pass, const void *dy, int64_t ldy, 
                                                    .ldb = in,
                                                    .ldc = lddx,
                                                    .ab_type = t->options.compute,
-                                                   .c_type = t->options.compute,
+                                                   .c_type = dx_type,
                                                    .alpha = 1,
                                                    .beta = add ? 1.0f : 0.0f,
                                                    .floats = tower_post_norm(t)});
-    if (w->pair_count) lora_input_gradient(t, dy, ldy, w, dx, lddx, t->options.compute, rows);
+    if (w->pair_count) lora_input_gradient(t, dy, ldy, w, dx, lddx, dx_type, rows);
+}
+
+void tower_input_gradient(const struct pass *pass, const void *dy, int64_t ldy, const struct parameter *w,
+                          void *dx, int64_t lddx, bool add, int64_t rows)
+{
+    input_gradient(pass->tower, dy, ldy, w, dx, lddx, pass->tower->options.compute, add, rows);
 }
 
 /* dx_rk = sum_j dy_rj W_jk of a slice: its part of the sum over slices. */
 static void partial_gradient(const struct pass *pass, const void *dy, const struct parameter *w, int64_t rows)
 {
-    struct tower *t = pass->tower;
+    struct slice_sums *sums = &pass->tower->memory->sums;
     int64_t out = w->shape[0], in = w->count / out;
-    t->device->ops->gemm(t->device, &(struct gemm){.m = rows,
-                                                   .n = in,
-                                                   .k = out,
-                                                   .a = dy,
-                                                   .b = tower_matrix(t, w),
-                                                   .c = slice_sums_next(&t->memory->sums),
-                                                   .lda = out,
-                                                   .ldb = in,
-                                                   .ldc = in,
-                                                   .ab_type = t->options.compute,
-                                                   .c_type = DTYPE_F32,
-                                                   .alpha = 1});
-    slice_sums_add(&t->memory->sums, rows * in);
+    input_gradient(pass->tower, dy, out, w, slice_sums_next(sums), in, DTYPE_F32, false, rows);
+    slice_sums_add(sums, rows * in);
 }
 
 /* y_s = x W_s^T + b_s of all slices: the gradients of W_s and b_s; returns dx = sum_s dy_s W_s, F32. dy:
@@ -218,31 +213,11 @@ static void stream_linear_backward(const struct pass *pass, const void *dy, size
     struct tower *t = pass->tower;
     int64_t out = w->shape[0], in = w->count / out;
     if (tower_slices(t) > 1) {
-        t->device->ops->residual_forward(
-            t->device, &(struct residual){.type = DTYPE_F32,
-                                          .x = tower_stream(t),
-                                          .branch = sliced_linear_backward(pass, dy, each, x, w, b, rows),
-                                          .y = tower_stream(t),
-                                          .R = rows,
-                                          .D = in});
+        rows_add(t->device, tower_stream(t), sliced_linear_backward(pass, dy, each, x, w, b, rows), rows, in);
         return;
     }
     tower_linear_backward(pass, dy, x, w, b, NULL, rows);
-    t->device->ops->gemm(t->device, &(struct gemm){.m = rows,
-                                                   .n = in,
-                                                   .k = out,
-                                                   .a = dy,
-                                                   .b = tower_matrix(t, w),
-                                                   .c = tower_stream(t),
-                                                   .lda = out,
-                                                   .ldb = in,
-                                                   .ldc = in,
-                                                   .ab_type = t->options.compute,
-                                                   .c_type = DTYPE_F32,
-                                                   .alpha = 1,
-                                                   .beta = 1,
-                                                   .floats = tower_post_norm(t)});
-    if (w->pair_count) lora_input_gradient(t, dy, out, w, tower_stream(t), in, DTYPE_F32, rows);
+    input_gradient(t, dy, out, w, tower_stream(t), in, DTYPE_F32, true, rows);
 }
 
 void tower_norm_backward(const struct pass *pass, void *dy, const void *x, const struct parameter *w,
@@ -476,11 +451,7 @@ static void add_head_norms(const struct pass *pass, int64_t l, const float *part
     }
     slice_sums_begin(&t->memory->sums, 2 * dh);
     float *sum = slice_sums_end(&t->memory->sums);
-    for (int k = 0; k < 2; k++)
-        t->device->ops->residual_forward(
-            t->device,
-            &(struct residual){
-                .type = DTYPE_F32, .x = grads[k], .branch = sum + k * dh, .y = grads[k], .R = 1, .D = dh});
+    for (int k = 0; k < 2; k++) rows_add(t->device, grads[k], sum + k * dh, 1, dh);
 }
 
 /* Computes dqkv of all slices, and the gradients of the projection and of the norms of heads. */
@@ -598,8 +569,7 @@ static void issue(struct pass *pass, int32_t flags)
         .flags = flags | pass->first | pass->last << 1 | (pass->to == t->lowest) << 2};
     /* the arguments of a head with a loss change from batch to batch, so it is not recorded; nor are the
      * calls of the ranks that share slices */
-    if ((t->owns_loss && pass->from == t->group_count - 1) || t->memory->sums.ranks.begin)
-        groups_backward(pass);
+    if ((t->owns_loss && pass->from == t->group_count - 1) || tower_calls_ranks(t)) groups_backward(pass);
     else device_issue(t->device, &work, groups_backward, pass);
 }
 

@@ -535,6 +535,22 @@ void tower_forward(struct tower *t, const struct batch *batch)
     (void)tower_forward_bound(t, batch, &none);
 }
 
+/* Runs a part of the forward pass, recorded for passes alike. A pass of `rows` comes hardly ever again, and
+ * calls of other ranks are not recorded. */
+static void issue_forward(struct forward *f, int32_t flags)
+{
+    const struct batch *batch = f->batch;
+    if (batch->rows || tower_calls_ranks(f->tower)) forward(f);
+    else
+        device_issue(f->tower->device,
+                     &(struct device_work){.owner = f->tower,
+                                           .inputs = {batch->input, batch->keep, batch->begins},
+                                           .count = batch->count,
+                                           .part = -1 - f->from,
+                                           .flags = flags},
+                     forward, f);
+}
+
 int tower_forward_bound(struct tower *t, const struct batch *batch, struct error *err)
 {
     struct forward f = {t, batch, 0, 0};
@@ -545,15 +561,7 @@ int tower_forward_bound(struct tower *t, const struct batch *batch, struct error
         f.to = t->needed ? f.from : last;
         if (t->needed && (code = t->needed(t->needed_by, f.from, f.from < last ? f.from + 1 : -1, err)) != 0)
             break;
-        if (batch->rows || t->memory->sums.ranks.begin) forward(&f); /* hardly ever the same again */
-        else
-            device_issue(t->device,
-                         &(struct device_work){.owner = t,
-                                               .inputs = {batch->input, batch->keep, batch->begins},
-                                               .count = batch->count,
-                                               .part = -1 - f.from,
-                                               .flags = batch->evaluates},
-                         forward, &f);
+        issue_forward(&f, batch->evaluates);
         code = tower_failed(t, err);
     }
     return code;
@@ -564,17 +572,7 @@ void tower_forward_group(struct tower *t, const struct batch *batch, int64_t slo
     struct forward f = {t, batch, group, group};
     assert(tower_owns(t, group));
     tower_select(t, slot);
-    if (t->memory->sums.ranks.begin) {
-        forward(&f);
-        return;
-    }
-    device_issue(t->device,
-                 &(struct device_work){.owner = t,
-                                       .inputs = {batch->input, batch->keep, batch->begins},
-                                       .count = batch->count,
-                                       .part = -1 - group,
-                                       .flags = tower_slot_flags(slot) | batch->evaluates},
-                 forward, &f);
+    issue_forward(&f, tower_slot_flags(slot) | batch->evaluates);
 }
 
 int tower_need(struct tower *t, int group, int next, struct error *err)

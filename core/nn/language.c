@@ -8,15 +8,14 @@
 /* The first token of a slice of the table. */
 static int64_t slice_first_token(const struct tower *t, const struct parameter *slice)
 {
-    int64_t V = t->model_shape.vocabulary, slices = slice->slices;
-    return slice->slice < 0 ? 0 : slice->slice * ((V + slices - 1) / slices);
+    return slice->slice < 0 ? 0 : slice_of_rows(t->model_shape.vocabulary, slice->slice, slice->slices).first;
 }
 
 void tower_token_embed(struct tower *t, const struct token_embedding *given)
 {
     struct token_embedding o = *given;
     struct slice_sums *sums = &t->memory->sums;
-    bool ranks = sums->ranks.begin;
+    bool ranks = tower_calls_ranks(t);
     if (ranks)
         t->device->ops->fill(t->device, o.y = slice_sums_next(sums), 0, (size_t)(o.R * o.D) * sizeof *o.y);
     for (int i = 0; i < tower_own_slices(t); i++) {

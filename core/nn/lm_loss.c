@@ -1,5 +1,6 @@
 /* Loss of a language model's head, part by part of its logits: see lm_loss.h. */
 #include "core/nn/lm_loss.h"
+#include "core/model/parameters.h"
 
 #include <math.h>
 
@@ -28,7 +29,7 @@ static struct lm_loss_layout layout_of(int64_t R, int64_t V, size_t chunk)
 
 struct lm_loss_layout lm_loss_layout(int64_t R, int64_t V, size_t chunk, int slices, int own)
 {
-    struct lm_loss_layout l = layout_of(R, (V + slices - 1) / slices, chunk / (size_t)slices);
+    struct lm_loss_layout l = layout_of(R, slice_of_rows(V, 0, slices).count, chunk / (size_t)slices);
     int64_t states = R + (slices > 1 ? slices * l.rows : 0);
     l.bytes =
         (size_t)(own * l.rows * l.stride) * sizeof(float) + (size_t)(states * LOGIT_STATE) * sizeof(double);
@@ -190,10 +191,10 @@ static struct part part_of_slice(const struct part *rows, int i)
 {
     const struct lm_loss *o = rows->o;
     struct part p = *rows;
-    int64_t each = (o->V + o->slices - 1) / o->slices;
+    struct slice_rows columns = slice_of_rows(o->V, o->first_slice + i, o->slices);
     p.head = o->heads[i];
-    p.first = (o->first_slice + i) * each;
-    p.V = o->V - p.first < each ? o->V - p.first : each;
+    p.first = columns.first;
+    p.V = columns.count;
     p.logits = rows->logits + i * (rows->stride * rows->rows);
     return p;
 }

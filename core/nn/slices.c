@@ -5,6 +5,13 @@
 
 float *slice_sums_next(struct slice_sums *s) { return s->buffers + s->depth * s->each; }
 
+void rows_add(struct device *device, float *sum, const float *part, int64_t rows, int64_t columns)
+{
+    device->ops->residual_forward(
+        device,
+        &(struct residual){.type = DTYPE_F32, .x = sum, .branch = part, .y = sum, .R = rows, .D = columns});
+}
+
 /* After the n-th slice as many sums of equal numbers of slices are added as n can be halved. */
 void slice_sums_add(struct slice_sums *s, int64_t count)
 {
@@ -13,10 +20,7 @@ void slice_sums_add(struct slice_sums *s, int64_t count)
     for (int n = ++s->done; n % 2 == 0; n /= 2) {
         float *sum = s->buffers + (s->depth - 2) * s->each;
         int64_t D = count % s->width ? count : s->width;
-        s->device->ops->residual_forward(
-            s->device,
-            &(struct residual){
-                .type = DTYPE_F32, .x = sum, .branch = sum + s->each, .y = sum, .R = count / D, .D = D});
+        rows_add(s->device, sum, sum + s->each, count / D, D);
         s->depth--;
     }
 }

@@ -35,6 +35,9 @@ static inline int slice_buffers(int own)
     return buffers;
 }
 
+/* sum (rows, columns) += part, both F32. */
+void rows_add(struct device *device, float *sum, const float *part, int64_t rows, int64_t columns);
+
 /* Returns where the next slice's partial product is to be written, at most `each` values. */
 float *slice_sums_next(struct slice_sums *sums);
 /* Adds it to those before; count: its values. */

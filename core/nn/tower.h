@@ -164,6 +164,8 @@ static inline const struct parameter *block_slice(const struct tower *t, int64_t
 {
     return own_slice(t, block_role(t, block, role), i);
 }
+/* The passes call the other ranks that have slices (struct slice_ranks): such calls are not recorded. */
+static inline bool tower_calls_ranks(const struct tower *t) { return t->memory->sums.ranks.begin; }
 /* Part of `size`, a size of the model's that is divided by slices, that this tower has. */
 static inline int64_t tower_share(const struct tower *t, int64_t size)
 {
@@ -274,9 +276,8 @@ static inline size_t tower_head_moments(const struct tower *t)
 {
     const struct model_shape *g = &t->model_shape;
     if (!(model_shape_parts(g) & PART_QK_NORM)) return 0;
-    int64_t heads = g->heads + model_shape_kv_heads(g);
-    int slices = g->slices > 1 ? g->slices : 1, own = t->options.slices_own ? t->options.slices_own : slices;
-    return (size_t)(t->options.batch * t->tokens * heads / slices * own) * sizeof(float);
+    int64_t heads = tower_share(t, g->heads + model_shape_kv_heads(g));
+    return (size_t)(t->options.batch * t->tokens * heads) * sizeof(float);
 }
 
 /* Quantization groups of (R, D) in 8 bits. */

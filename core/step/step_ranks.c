@@ -424,7 +424,7 @@ static double squares_in(const struct trainer *t, const double *norms, int group
     int sets = step_norm_sets(t);
     double squares = 0;
     norms += (int64_t)group * sets;
-    for (int i = 0; i < sets; i++) squares = i ? squares + norms[i] * norms[i] : norms[i] * norms[i];
+    for (int i = 0; i < sets; i++) squares += norms[i] * norms[i];
     return squares;
 }
 

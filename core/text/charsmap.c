@@ -50,13 +50,20 @@ static uint8_t *decode_base64(const char *text, size_t bytes, size_t *count)
     return NULL;
 }
 
+static uint32_t little_endian(const uint8_t *u)
+{
+    return u[0] | (uint32_t)u[1] << 8 | (uint32_t)u[2] << 16 | (uint32_t)u[3] << 24;
+}
+
+static size_t offset_of(uint32_t unit) { return (size_t)(unit >> 10) << ((unit & 1u << 9) >> 6); }
+
 /* Finds the text of the shortest prefix of a text in the trie: 1, 0 none, -1 the trie is damaged. */
 static int find(const struct charsmap *m, const char *text, size_t bytes, const char **found)
 {
     size_t at = 0;
     uint32_t unit = m->units[0];
     for (size_t i = 0;; i++) {
-        at ^= (size_t)(unit >> 10) << ((unit & 1u << 9) >> 6);
+        at ^= offset_of(unit);
         if (i && (unit >> 8 & 1)) break;
         if (i == bytes || !text[i]) return 0;
         at ^= (uint8_t)text[i];
@@ -83,10 +90,7 @@ int charsmap_read(struct charsmap **map, json_t *o, struct error *err)
     *map = NULL;
     uint8_t *data =
         decode_base64(json_is_string(value) ? json_string_value(value) : "", json_string_length(value), &n);
-    uint32_t bytes = 0;
-    if (data && n >= 4)
-        bytes = data[0] | (uint32_t)data[1] << 8 | (uint32_t)data[2] << 16 | (uint32_t)data[3] << 24;
-    size_t count = bytes / 4, texts = 4 + 4 * count;
+    size_t count = data && n >= 4 ? little_endian(data) / 4 : 0, texts = 4 + 4 * count;
     const char *what = !data                 ? N_("precompiled_charsmap is not in base64")
                        : !count || texts > n ? N_("precompiled_charsmap is shorter than its trie")
                        : utf8_invalid((char *)data + texts, n - texts) < n - texts
@@ -99,10 +103,7 @@ int charsmap_read(struct charsmap **map, json_t *o, struct error *err)
     struct charsmap *m = *map = xcalloc(1, sizeof *m);
     *m = (struct charsmap){
         .units = xmalloc(4 * count), .count = count, .text = xcalloc(1, n - texts + 1), .bytes = n - texts};
-    for (size_t i = 0; i < count; i++) {
-        const uint8_t *u = data + 4 + 4 * i;
-        m->units[i] = u[0] | (uint32_t)u[1] << 8 | (uint32_t)u[2] << 16 | (uint32_t)u[3] << 24;
-    }
+    for (size_t i = 0; i < count; i++) m->units[i] = little_endian(data + 4 + 4 * i);
     memcpy(m->text, data + texts, n - texts);
     free(data);
     for (int c = 0; c < 128; c++) {
@@ -123,13 +124,13 @@ void charsmap_free(struct charsmap *m)
 bool charsmap_has(const struct charsmap *m, uint32_t point)
 {
     struct text_buffer key = {0};
-    size_t at = (size_t)(m->units[0] >> 10) << ((m->units[0] & 1u << 9) >> 6);
+    size_t at = offset_of(m->units[0]);
     bool has = true;
     text_append_point(&key, point);
     for (size_t i = 0; i < key.count && has; i++) {
         at ^= (uint8_t)key.data[i];
         has = at < m->count && (m->units[at] & (1u << 31 | 0xFF)) == (uint8_t)key.data[i];
-        if (has) at ^= (size_t)(m->units[at] >> 10) << ((m->units[at] & 1u << 9) >> 6);
+        if (has) at ^= offset_of(m->units[at]);
     }
     text_free(&key);
     return has;

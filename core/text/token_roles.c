@@ -32,9 +32,7 @@ static const struct {
 static int read_file(json_t **root, const char *directory, const char *name, struct error *err)
 {
     char *path = path_join(directory, name);
-    *root = NULL;
-    if (!file_absent(path)) *root = json_read(path, MOST_BYTES, err);
-    int code = *root || file_absent(path) ? 0 : err->code;
+    int code = json_read_optional(path, MOST_BYTES, root, err);
     free(path);
     return code;
 }

@@ -183,15 +183,10 @@ static int read_object(json_t **root, const char *directory, const char *name,
                        const struct json_member *members, struct error *err)
 {
     char *path = path_join(directory, name);
-    int code = 0;
-    *root = NULL;
-    if (!file_absent(path)) {
-        *root = json_read(path, MOST_SETTINGS, err);
-        if (!*root) code = err->code;
-        if (!code && (code = json_members_check(*root, members, NULL, name,
-                                                N_("remove it if it changes no token"), err)))
-            error_at(err, path, 0, 0);
-    }
+    int code = json_read_optional(path, MOST_SETTINGS, root, err);
+    if (*root &&
+        (code = json_members_check(*root, members, NULL, name, N_("remove it if it changes no token"), err)))
+        error_at(err, path, 0, 0);
     free(path);
     return code;
 }
