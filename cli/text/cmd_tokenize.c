@@ -14,6 +14,7 @@
 #include "core/text/corpus.h"
 #include "core/text/tokenizer_settings.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <openssl/evp.h>
 #include <signal.h>
@@ -168,10 +169,14 @@ static int save_state(struct tokenize *t, const struct corpus_position *p, struc
     return code;
 }
 
-/* Reads where an earlier command stopped. Returns its state if it is continued, else NULL. */
-static json_t *read_state(struct tokenize *t)
+/* Reads where an earlier command stopped. *state: its state if it is continued, else NULL. */
+static int read_state(struct tokenize *t, json_t **state, struct error *err)
 {
-    json_t *root = file_absent(t->state) ? NULL : json_read(t->state, MOST_STATE + (64 << 20), NULL), *forms;
+    json_t *root = NULL, *forms;
+    *state = NULL;
+    errno = 0;
+    int code = json_read_optional(t->state, MOST_STATE + (64 << 20), &root, err);
+    if (code && errno) return code;
     json_int_t file, offset, done;
     int inside;
     bool same = root && json_equal(json_object_get(root, "experiment"), t->experiment) &&
@@ -179,17 +184,17 @@ static json_t *read_state(struct tokenize *t)
                             &inside, "done", &done, "forms", &forms) == 0 &&
                 output_resumable(&t->output, root);
     if (!same) {
-        if (!file_absent(t->state))
-            log_warn("%s is of different files or options: beginning again", t->state);
+        if (root || code) log_warn("%s is of different files or options: beginning again", t->state);
         json_decref(root);
-        return NULL;
+        return 0;
     }
     t->corpus.from = t->end = (struct corpus_position){(int64_t)file, (int64_t)offset, inside};
     t->done = t->resumed = (int64_t)done;
     t->committing = json_is_true(json_object_get(root, "committing"));
     for (int i = 0; i < RECORD_FORMS; i++)
         t->forms[i] = json_integer_value(json_object_get(forms, record_form_names[i]));
-    return root;
+    *state = root;
+    return 0;
 }
 
 /* ---- work ---- */
@@ -365,8 +370,10 @@ static void report(struct tokenize *t)
 
 static int run_work(struct tokenize *t, const struct arguments *args, struct error *err)
 {
-    json_t *state = read_state(t);
-    int code = t->committing ? output_undo_names(&t->output, state, err) : 0;
+    json_t *state;
+    int code = read_state(t, &state, err);
+    if (code) return code;
+    if (t->committing) code = output_undo_names(&t->output, state, err);
     if (!code) code = output_check_names(&t->output, !t->committing, err);
     if (!code) code = output_open(&t->output, tokenizer_vocabulary(t->tokenizer), state, err);
     t->corpus.skipped_before = t->output.skipped;

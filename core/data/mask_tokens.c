@@ -52,15 +52,12 @@ int mask_tokens_find(struct mask_tokens *m, const struct data_options *o, struct
     while (!code && first < list.count && token_list_part(list.names[first])) first++;
     char *path = code || first == list.count ? NULL
                  : S_ISREG(st.st_mode)       ? xstrdup(o->root)
-                                             : path_join(o->root, list.names[first]),
-         *file = path ? token_file_description(path) : NULL;
-    json_t *root = file && !file_absent(file) ? json_read(file, TOKEN_DESCRIPTION_BYTES, NULL) : NULL;
-    if (!code && json_is_string(json_object_get(root, "tokenizer")) &&
-        (code = mask_tokens_read(m, root, err)))
-        error_at(err, file, 0, 0);
+                                             : path_join(o->root, list.names[first]);
+    json_t *root = NULL;
+    if (path) code = token_file_description(path, &root, err);
+    if (root) code = mask_tokens_read(m, root, err);
     json_decref(root);
     free(path);
-    free(file);
     image_list_free(&list);
     return code;
 }

@@ -1,8 +1,10 @@
 /* Token files: see token_file.h. */
 #include "core/data/token_file.h"
-#include "core/base/memory.h"
 #include "core/base/file_kind.h"
+#include "core/base/json.h"
+#include "core/base/memory.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -214,14 +216,27 @@ char *token_file_labels(const char *path)
     return is_bin(path) ? xasprintf("%.*s.labels", (int)strlen(path) - 4, path) : NULL;
 }
 
-char *token_file_description(const char *path)
-{
-    return is_bin(path) ? xasprintf("%.*s.json", (int)strlen(path) - 4, path) : NULL;
-}
-
 char *token_file_classes(const char *path)
 {
     return is_bin(path) ? xasprintf("%.*s.classes", (int)strlen(path) - 4, path) : NULL;
+}
+
+int token_file_description(const char *path, json_t **root, struct error *err)
+{
+    enum { MOST_BYTES = 1 << 20 };
+    char *file = is_bin(path) ? xasprintf("%.*s.json", (int)strlen(path) - 4, path) : NULL;
+    *root = NULL;
+    errno = 0;
+    struct error why;
+    int code = file ? json_read_optional(file, MOST_BYTES, root, &why) : 0;
+    if (code && errno == 0) code = 0; /* it can be read, but is none of ours */
+    if (code) *err = why;
+    if (!json_is_string(json_object_get(*root, "tokenizer"))) {
+        json_decref(*root);
+        *root = NULL;
+    }
+    free(file);
+    return code;
 }
 
 bool token_file_is_label(const struct token_file *f, int64_t at)

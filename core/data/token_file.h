@@ -23,6 +23,7 @@
 #include "core/base/error.h"
 #include "core/base/file.h"
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -61,10 +62,10 @@ int token_file_parse(struct token_file *file, const char *path, enum token_form 
 char *token_file_index(const char *path);
 /* Returns the path of the file of labels, malloc'ed; NULL as above. */
 char *token_file_labels(const char *path);
-enum { TOKEN_DESCRIPTION_BYTES = 1 << 20 };
-/* Returns the path of the description by `meopt tokenize`, X.json, malloc'ed; NULL as above. */
-char *token_file_description(const char *path);
 char *token_file_classes(const char *path);
+/* Reads the description by `meopt tokenize`, X.json. *root NULL: there is none; a file of that name that
+ * others wrote describes nothing. */
+int token_file_description(const char *path, json_t **root, struct error *err);
 /* Returns whether training predicts a token. */
 bool token_file_is_label(const struct token_file *file, int64_t at);
 /* Returns how many of `count` tokens from `at` on training predicts. */

@@ -363,12 +363,12 @@ static int check_facts(const struct token_file *f, json_t *facts, struct error *
 static int check_description(const struct token_file *f, int64_t vocabulary, bool *described,
                              struct mask_tokens *mask, struct error *err)
 {
-    char *file = token_file_description(f->path);
-    json_t *root = file && !file_absent(file) ? json_read(file, TOKEN_DESCRIPTION_BYTES, NULL) : NULL,
-           *largest = json_object_get(root, "largest");
+    json_t *root;
+    int code = token_file_description(f->path, &root, err);
+    if (code) return code;
+    const json_t *largest = json_object_get(root, "largest");
     const char *tokenizer = json_string_value(json_object_get(root, "tokenizer"));
-    int code = 0;
-    *described = tokenizer && json_is_integer(largest) && json_is_integer(json_object_get(root, "tokens")) &&
+    *described = root && json_is_integer(largest) && json_is_integer(json_object_get(root, "tokens")) &&
                  json_is_integer(json_object_get(root, "labels"));
     if (*described && vocabulary > 0 && json_integer_value(largest) >= vocabulary) {
         char name[256];
@@ -381,7 +381,6 @@ static int check_description(const struct token_file *f, int64_t vocabulary, boo
     if (!code && *described && mask) code = mask_tokens_read(mask, root, err);
     if (code) error_at(err, f->path, 0, 0);
     json_decref(root);
-    free(file);
     return code;
 }
 

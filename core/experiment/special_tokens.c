@@ -60,7 +60,8 @@ int special_tokens_settle(struct config *c, const struct model_shape *g, struct 
                                  : last >= 0                            ? last + 1
                                                                         : OTHERS;
     if (assumed)
-        log_info("no tokenizer.json next to the checkpoint: the mask is token %lld, tokens below %lld stay",
+        log_info("no tokenizer.json with a mask next to the checkpoint: the mask is token %lld, tokens below "
+                 "%lld stay",
                  (long long)c->data.mask_token, (long long)c->data.special_tokens);
     return 0;
 }

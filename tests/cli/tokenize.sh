@@ -177,6 +177,10 @@ code=$?
 : >left
 if [ $code = 10 ]; then
     [ -e part.part.json ] && [ ! -e part.bin ] || fail "the files of a stopped command"
+    mv part.part.json kept.json && ln -s part.part.json part.part.json
+    "$MEOPT" tokenize some.jsonl bigger.txt some.jsonl --tokenizer chat -o part >out 2>err && fail "a state that cannot be read began again"
+    grep -q part.part.json err && [ -s part.bin.part ] || fail "a state that cannot be read: $(cat err)"
+    mv kept.json part.part.json
     "$MEOPT" tokenize some.jsonl bigger.txt some.jsonl --tokenizer chat -o part >out 2>err || fail "resume"
 else [ $code = 0 ] || fail "stop: $code"; fi
 cmp whole.bin part.bin && cmp whole.idx part.idx && cmp whole.labels part.labels || fail "a resumed command wrote different bytes"

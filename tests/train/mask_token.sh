@@ -63,6 +63,16 @@ grep -q 'mask_token: 331' one/config.yaml || fail "the run's mask"
 "$MEOPT" eval one --checkpoint last --json >eval.json 2>log || fail "eval: exit $?: $(cat log)"
 train 0 '' --resume one train.steps=4
 train 7 data.mask_token masked.yaml --run-dir . --name two data.mask_token=103
+# a description that cannot be read is not taken for none, here a link to itself; one of others is
+mkdir apart
+cp xlmr.tok.bin xlmr.tok.idx apart
+ln -s xlmr.tok.json apart/xlmr.tok.json
+train 1 apart/xlmr.tok.json masked.yaml --run-dir . --name two data.root=apart/xlmr.tok.bin data.val=
+! "$MEOPT" plan masked.yaml data.root=apart/xlmr.tok.bin data.val= >out 2>log && grep -q apart/xlmr.tok.json log || fail "plan: $(cat log)"
+rm apart/xlmr.tok.json
+echo '{"tokenizer":' >apart/xlmr.tok.json
+train 0 '' masked.yaml --run-dir . --name others data.root=apart/xlmr.tok.bin data.val=
+grep -q 'mask_token: 103' others/config.yaml || fail "a file of others names the mask"
 train 7 data.mask_token masked.yaml --run-dir . --name two data.val=bigbird.tok.bin
 train 7 mask_token masked.yaml --run-dir . --name two data.root=bytes.tok.bin data.val= model.vocabulary=600
 train 0 '' masked.yaml --run-dir . --name three data.root=bytes.tok.bin data.val= model.vocabulary=600 data.mask_token=5
