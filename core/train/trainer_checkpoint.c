@@ -414,16 +414,19 @@ static int load_tensor(void *context, int64_t index, const float *values, struct
     return code;
 }
 
-/* Selects this rank's part of a parameter. */
+/* Selects this rank's part of a tensor; of one in slices the whole, if it has a part of any. */
 static void select_part(void *context, int64_t index, int64_t *first, int64_t *count)
 {
     const struct trainer *t = context;
-    if (t->student->parameters[t->saved[index]].slices == 1) {
-        dp_part(t, t->saved[index], first, count);
-        return;
+    int parameter = t->saved[index], slices = t->student->parameters[parameter].slices;
+    int64_t parts = 0;
+    for (int i = 0; i < slices; i++) {
+        dp_part(t, parameter + i, first, count);
+        parts += *count;
     }
+    if (slices == 1) return;
     *first = 0;
-    *count = saved_tensor(t, index).count;
+    *count = parts ? saved_tensor(t, index).count : 0;
 }
 
 /* State of a load. parts: number of ranks that wrote the checkpoint, in this layout; cuts: their partitions,
