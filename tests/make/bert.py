@@ -59,6 +59,65 @@ def tokens_of(kind):
     return torch.randint(0 if kind == "Bert" else 4, VOCABULARY, (BATCH, CONTEXT), dtype=torch.int32)
 
 
+def labels_of(tokens, lengths, rows):
+    """Labels at `rows` tokens of each sample, at one less of the second; -1: none."""
+    labels = torch.full_like(tokens, -1)
+    for i, length in enumerate(lengths):
+        for at in torch.randperm(length)[:rows - (i == 1)]:
+            labels[i, at] = torch.randint(0, VOCABULARY, (1,)).item()
+    return labels
+
+
+def train(model, outputs, first, steps=STEPS):
+    """outputs() gives logits and loss; first(logits, loss) is called with the gradients of the first step. The losses."""
+    optimizer = adamw_of(model)
+    losses = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        logits, loss = outputs()
+        loss.backward()
+        losses.append(loss.item())
+        if step == 0:
+            first(logits.detach(), loss.item())
+        optimizer.step()
+    return torch.tensor(losses, dtype=torch.float64)
+
+
+def train_masked(model, inputs, labels, files, gradients_of=gradients_of, steps=STEPS, bf16=True):
+    """Adds the gradient of the first step to `files`, and logits, bf16 and the losses to its golden data."""
+    golden, picked = files["golden"], labels >= 0
+
+    def outputs():
+        logits = model(**inputs).logits
+        return logits, loss_of(logits, labels)
+
+    def first(logits, loss):
+        golden["logits"] = logits[picked].float()
+        golden["correct"] = (logits.argmax(-1) == labels)[picked].sum().int().reshape(1)
+        gradients = gradients_of(model)
+        if bf16:
+            golden["bf16"] = bf16_errors(model, inputs, labels, loss, gradients)
+        files["gradient"] = state_of(gradients)
+    golden["loss"] = train(model, outputs, first, steps)
+
+
+def train_classifier(model, inputs, labels, files, gradients_of=gradients_of):
+    """Likewise for classes."""
+    def outputs():
+        logits = model(**inputs).logits
+        return logits, torch.nn.functional.cross_entropy(logits, labels.long())
+
+    def first(logits, _):
+        files["golden"]["logits"] = logits.float()
+        files["gradient"] = state_of(gradients_of(model))
+    files["golden"]["loss"] = train(model, outputs, first)
+
+
+def save(directory, files):
+    for file, tensors in files.items():
+        save_file({k: v.contiguous() for k, v in tensors.items()}, os.path.join(directory, file + ".safetensors"))
+
+
 def make(path, lengths, kind, root, **config):
     name, directory = os.path.basename(path), os.path.join(root, path)
     torch.manual_seed(1)
@@ -69,36 +128,14 @@ def make(path, lengths, kind, root, **config):
     state = state_of(model, directory)
     tokens = tokens_of(kind)
     tokens[:, 5:9] = tokens[:, 1:5]
-    labels = torch.full_like(tokens, -1)
-    mask = torch.zeros_like(tokens)
-    for i, length in enumerate(lengths):
-        mask[i, :length] = 1
-        for at in torch.randperm(length)[:ROWS - (i == 1)]:
-            labels[i, at] = torch.randint(0, VOCABULARY, (1,)).item()
-    golden = {"tokens": tokens, "labels": labels, "ends": torch.tensor(lengths, dtype=torch.int32)}
-    inputs = {"input_ids": tokens.long(), "attention_mask": mask.long()}
+    labels, ends = labels_of(tokens, lengths, ROWS), torch.tensor(lengths, dtype=torch.int32)
+    inputs = {"input_ids": tokens.long(), "attention_mask": (torch.arange(CONTEXT) < ends[:, None]).long()}
+    files = {"model": state, "golden": {"tokens": tokens, "labels": labels, "ends": ends}}
     model.double()
-    optimizer = adamw_of(model)
-    losses = []
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        logits = model(**inputs).logits
-        loss = loss_of(logits, labels)
-        loss.backward()
-        losses.append(loss.item())
-        if step == 0:
-            picked = labels >= 0
-            golden["logits"] = logits[picked].detach().float().contiguous()
-            golden["correct"] = (logits.argmax(-1) == labels)[picked].sum().int().reshape(1)
-            gradients = gradients_of(model)
-            golden["bf16"] = bf16_errors(model, inputs, labels, losses[0], gradients)
-            gradient = state_of(gradients)
-        optimizer.step()
-    golden["loss"] = torch.tensor(losses, dtype=torch.float64)
-    files = {"model": state, "gradient": gradient, "final": state_of(model), "golden": golden}
-    for file, tensors in files.items():
-        save_file({k: v.contiguous() for k, v in tensors.items()}, os.path.join(directory, file + ".safetensors"))
-    print(name, sum(p.numel() for p in model.parameters()), losses[0], losses[-1], golden["bf16"].tolist())
+    train_masked(model, inputs, labels, files)
+    save(directory, files | {"final": state_of(model)})
+    golden = files["golden"]
+    print(name, sum(p.numel() for p in model.parameters()), *golden["loss"][[0, -1]].tolist(), golden["bf16"].tolist())
 
 
 def make_classifier(path, kind, root, **config):
@@ -111,25 +148,12 @@ def make_classifier(path, kind, root, **config):
     os.makedirs(root, exist_ok=True)
     files = {"model": state_of(model, root)}
     tokens = tokens_of(kind)
-    lengths, labels = torch.tensor([24, 17, 9]), torch.tensor([4, 0, 2], dtype=torch.int32)
+    ends, labels = torch.tensor([24, 17, 9], dtype=torch.int32), torch.tensor([4, 0, 2], dtype=torch.int32)
+    inputs = {"input_ids": tokens.long(), "attention_mask": (torch.arange(CONTEXT) < ends[:, None]).long()}
+    files["golden"] = {"tokens": tokens, "ends": ends, "labels": labels}
     model.double()
-    optimizer = adamw_of(model)
-    losses = []
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        logits = model(tokens.long(), attention_mask=(torch.arange(CONTEXT) < lengths[:, None]).long()).logits
-        loss = torch.nn.functional.cross_entropy(logits, labels.long())
-        loss.backward()
-        losses.append(loss.item())
-        if step == 0:
-            files["gradient"] = state_of(gradients_of(model))
-            first = logits.detach().float()
-        optimizer.step()
-    files["final"] = state_of(model)
-    files["golden"] = {"tokens": tokens, "ends": lengths.int(), "labels": labels, "logits": first,
-                       "loss": torch.tensor(losses, dtype=torch.float64)}
-    for file, tensors in files.items():
-        save_file({k: v.contiguous() for k, v in tensors.items()}, os.path.join(root, file + ".safetensors"))
+    train_classifier(model, inputs, labels, files)
+    save(root, files | {"final": state_of(model)})
 
 
 ALL, ENDS = (24, 24, 24), (24, 17, 9)

@@ -15,13 +15,12 @@ import numpy
 import torch
 import transformers
 from safetensors.numpy import save_file as save_arrays
-from safetensors.torch import save_file
 from transformers.models.big_bird.modeling_big_bird import BigBirdBlockSparseAttention
 
-from bert import adamw_of, bf16_errors
-from language import STEPS, gradients_of, loss_of, redraw, state_of
+from bert import VOCABULARY, labels_of, save, train_classifier, train_masked
+from language import STEPS, gradients_of, redraw, state_of
 
-VOCABULARY, ROWS = 97, 5
+ROWS = 5
 # lengths of the samples, the first of which is N; block, random blocks, width, and what else differs
 CASES = {"ragged": ((120, 120, 120), 16, 1, {}), "padded": ((150, 97, 20), 16, 2, {}), "three": ((192, 192, 192), 16, 3, {}),
          "full": ((120, 70, 120), 16, 1, {"attention_type": "original_full"}),
@@ -56,11 +55,6 @@ def all_gradients_of(model):
     return gradients
 
 
-def save(directory, files):
-    for file, tensors in files.items():
-        save_file({k: v.contiguous() for k, v in tensors.items()}, os.path.join(directory, file + ".safetensors"))
-
-
 def make(name, root):
     lengths, block, random, more = CASES[name]
     steps = 1 if name == "long" else STEPS
@@ -72,37 +66,17 @@ def make(name, root):
     os.makedirs(directory, exist_ok=True)
     files = {"model": state_of(model, directory)}
     tokens, inputs = batch_of(lengths)
-    labels = torch.full_like(tokens, -1)
-    for i, length in enumerate(lengths):
-        for at in torch.randperm(length)[:ROWS - (i == 1)]:
-            labels[i, at] = torch.randint(0, VOCABULARY, (1,)).item()
-    picked = labels >= 0
-    golden = {"tokens": tokens, "labels": labels, "ends": torch.tensor(lengths, dtype=torch.int32)}
+    labels = labels_of(tokens, lengths, ROWS)
+    golden = files["golden"] = {"tokens": tokens, "labels": labels, "ends": torch.tensor(lengths, dtype=torch.int32)}
     model.double()
     model.eval()
-    golden["evaluation"] = model(**inputs).logits[picked].detach().float()
+    golden["evaluation"] = model(**inputs).logits[labels >= 0].detach().float()
     model.train()
-    optimizer = adamw_of(model)
-    losses = []
-    for step in range(steps):
-        optimizer.zero_grad()
-        logits = model(**inputs).logits
-        loss = loss_of(logits, labels)
-        loss.backward()
-        losses.append(loss.item())
-        if step == 0:
-            golden["logits"] = logits[picked].detach().float()
-            golden["correct"] = (logits.argmax(-1) == labels)[picked].sum().int().reshape(1)
-            gradients = all_gradients_of(model)
-            if name != "long":
-                golden["bf16"] = bf16_errors(model, inputs, labels, losses[0], gradients)
-            files["gradient"] = state_of(gradients)
-        optimizer.step()
-    golden["loss"] = torch.tensor(losses, dtype=torch.float64)
+    train_masked(model, inputs, labels, files, all_gradients_of, steps, bf16=name != "long")
     if name != "long":
         files["final"] = state_of(model)
-    save(directory, {**files, "golden": golden})
-    print(name, sum(p.numel() for p in model.parameters()), losses[0], losses[-1])
+    save(directory, files)
+    print(name, sum(p.numel() for p in model.parameters()), *golden["loss"][[0, -1]].tolist())
 
 
 def make_classifier(root):
@@ -116,24 +90,11 @@ def make_classifier(root):
     files = {"model": state_of(model, directory)}
     tokens, inputs = batch_of(lengths)
     labels = torch.tensor([4, 0, 2], dtype=torch.int32)
+    files["golden"] = {"tokens": tokens, "ends": torch.tensor(lengths, dtype=torch.int32), "labels": labels}
     model.double()
-    optimizer = adamw_of(model)
-    losses = []
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        logits = model(**inputs).logits
-        loss = torch.nn.functional.cross_entropy(logits, labels.long())
-        loss.backward()
-        losses.append(loss.item())
-        if step == 0:
-            files["gradient"] = state_of(all_gradients_of(model))
-            first = logits.detach().float()
-        optimizer.step()
-    files["final"] = state_of(model)
-    files["golden"] = {"tokens": tokens, "ends": torch.tensor(lengths, dtype=torch.int32), "labels": labels,
-                       "logits": first, "loss": torch.tensor(losses, dtype=torch.float64)}
-    save(directory, files)
-    print("classes", losses)
+    train_classifier(model, inputs, labels, files, all_gradients_of)
+    save(directory, files | {"final": state_of(model)})
+    print("classes", files["golden"]["loss"].tolist())
 
 
 def make_lists(root):
