@@ -105,15 +105,27 @@ static int open_rows(struct weights **merged, struct merging *m, struct error *e
     return code;
 }
 
+static int64_t width_of(const struct weights *weights, int64_t tensor)
+{
+    return tensor < 0 ? 0 : weights_tensor(weights, tensor)->shape[0];
+}
+
 int run_merge_open(struct weights **merged, const struct config *config, const struct model_shape *g,
                    const struct weights *base, const struct weights *adapters, struct error *err)
 {
     struct merging *m = xcalloc(1, sizeof *m);
     struct tower_options options = {.batch = 1, .compute = DTYPE_F32, .weight_type = DTYPE_F32};
-    int64_t head = weights_find(adapters, "distill_head.weight");
+    int64_t head = weights_find(adapters, HEAD_KEY "weight"),
+            last = weights_find(adapters, HEAD_KEY "fc2.weight"),
+            hidden = weights_find(adapters, HEAD_KEY "fc1.weight");
     m->base = base;
     m->held = -1;
-    if (head >= 0) options.target = weights_tensor(adapters, head)->shape[0];
+    if (head >= 0)
+        options.outputs.of[0] = (struct output){.head = HEAD_LINEAR, .width = width_of(adapters, head)};
+    else if (last >= 0)
+        options.outputs.of[0] = (struct output){
+            .head = HEAD_MLP, .width = width_of(adapters, last), .hidden = width_of(adapters, hidden)};
+    options.outputs.count = head >= 0 || last >= 0;
     int code = adapters_options(config, g, &options.lora, err);
     if (!code) code = device_open(&m->dry, "dry", 0, err);
     if (!code) code = tower_create(&m->tower, m->dry, g, &options, err);

@@ -39,6 +39,7 @@ static void offer_keys(const char *word, bool with_value)
     size_t n = equals ? (size_t)(equals - word) : strlen(word);
     for (int key = 0; key < config_key_count; key++) {
         const char *spelling, *choice;
+        if (!equals && config_key_repeats(key) && n < strcspn(config_keys[key].name, ".")) continue;
         for (int i = 0; (spelling = config_key_spelling(key, i)) != NULL; i++) {
             if (!equals) {
                 if (strncmp(spelling, word, n) == 0) printf("%s%s\n", spelling, with_value ? "=" : "");

@@ -98,7 +98,8 @@ static void read_shapes(void *context, const struct trainer *t)
     if (!t->student) return;
     s->count = 0;
     if (t->objective->teacher)
-        shape_of(&s->rows[s->count++], "teacher", &t->teacher_shape, &t->config->model_t, t->micro, false);
+        shape_of(&s->rows[s->count++], "teacher", &t->teachers[0].shape, &t->config->model_t[0], t->micro,
+                 false);
     shape_of(&s->rows[s->count++], "student", &t->student_shape, &t->config->model_s, t->micro, true);
     s->code = trainer_optimizer(t, &s->optimizer, &s->err);
 }

@@ -36,7 +36,7 @@ static const char *role_of(const struct embed *e) { return e->student ? "student
 
 static const char *checkpoint_of(const struct embed *e)
 {
-    return e->student ? e->config.model_s.weight : e->config.model_t.weight;
+    return e->student ? e->config.model_s.weight : e->config.model_t[0].weight;
 }
 
 static int read_config(struct embed *e, const struct arguments *args, struct error *err)
@@ -63,16 +63,17 @@ static int open_tower(struct embed *e, struct error *err)
     struct config *c = &e->config;
     char images[320];
     int code = experiment_check_file(c, e->student ? "model_s.weight" : "model_t.weight", err);
-    if (!code) code = experiment_tower_shape(c, e->student, &e->model_shape, &e->weights, err);
+    if (!code)
+        code = experiment_tower_shape(c, e->student ? TOWER_STUDENT : 0, &e->model_shape, &e->weights, err);
     if (!code) code = experiment_open_device(&e->device, c, true, err);
     if (code) return code;
     char text[512];
     model_shape_text(&e->model_shape, text, sizeof text);
     fprintf(stderr, "%s  %s\n", _(role_of(e)), text);
-    preprocess_text(c, e->student, images, sizeof images);
+    preprocess_text(c, e->student ? TOWER_STUDENT : 0, images, sizeof images);
     log_info("images: %s", images);
     device_facts_warn(e->device);
-    enum dtype type = experiment_tower_type(e->student ? &c->model_s : &c->model_t);
+    enum dtype type = experiment_tower_type(e->student ? &c->model_s : &c->model_t[0]);
     struct tower_options options = {.batch = c->train.batch_size,
                                     .compute = type,
                                     .weight_type = type,
@@ -96,7 +97,7 @@ static int open_tower(struct embed *e, struct error *err)
 
 static int open_images(struct embed *e, struct error *err)
 {
-    struct data_options images = experiment_tower_images(&e->config, e->student);
+    struct data_options images = experiment_tower_images(&e->config, e->student ? TOWER_STUDENT : 0);
     images.whole = true;
     images.shuffle = images.augment = false;
     images.apart = NULL; /* images of data.val have embeddings, too */

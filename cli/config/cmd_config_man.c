@@ -56,9 +56,11 @@ static void put_key(int key)
 
 static const char *const sections[][2] = {
     {"model", N_("The teacher, and both towers if they belong to one family.")},
-    {"model_t", N_("The teacher.")},
+    {"model_t", N_("The teacher, or a list of up to 4, each with its own keys; the second one is also "
+                   "called\n.Ic model_t2 ,\nand so on.")},
     {"model_s", N_("The student.")},
-    {"loss", N_("The loss.")},
+    {"loss", N_("The loss, or a list of up to 8 that are added, each with its weight; the second one is also "
+                "called\n.Ic loss2 ,\nand so on.\nWithout\n.Ic loss.teacher\neach is for every teacher.")},
     {"lora", N_("Adapters (LoRA) of a language model, or of the student or classifier of images.")},
     {"data", N_("The images, or tokens.")},
     {"data_s",

@@ -178,6 +178,7 @@ static void list_table(bool json)
     json_t *root = json ? json_object() : NULL;
     for (int key = 0; key < config_key_count; key++) {
         const struct config_key *k = &config_keys[key];
+        if (config_key_repeats(key)) continue;
         char *expected = value_expected(key);
         if (json) {
             json_object_set_new(root, k->name,
@@ -246,6 +247,7 @@ static int list_run(const struct arguments *args, struct error *err)
     if (code) return code;
     json_t *root = json ? json_object() : NULL;
     for (int key = 0; key < config_key_count; key++) {
+        if (!config_key_used(&config, key)) continue;
         char from[320], *text = config_value_plain(&config, key);
         config_origin_text(from, sizeof from, &config, key);
         json_t *value = json ? config_value_json(&config, key) : NULL;
@@ -346,7 +348,7 @@ static int check_data(struct check *check, const char *path, struct config *conf
     if (objective_of(config)->tokens && (!config->model_s.vocabulary || !config->model_s.context)) {
         /* those of the weights */
         code = experiment_set_classes(config, &e);
-        if (!code) code = experiment_tower_shape(config, true, &shape, &weights, &e);
+        if (!code) code = experiment_tower_shape(config, TOWER_STUDENT, &shape, &weights, &e);
     }
     weights_close(weights);
     struct data_options options = experiment_data_options(config);

@@ -110,7 +110,7 @@ static int read_student(struct task *t, struct error *err)
     if (has_adapters(t)) {
         t->described = true;
         code = experiment_check_file(&t->config, "model_s.weight", err);
-        if (!code) code = experiment_tower_shape(&t->config, true, &t->model_shape, &t->base, err);
+        if (!code) code = experiment_tower_shape(&t->config, TOWER_STUDENT, &t->model_shape, &t->base, err);
         return code ? code : read_classes(t, err);
     }
     code = read_description(t, err);

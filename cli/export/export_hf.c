@@ -156,8 +156,9 @@ static json_t *images(const struct config *config)
 {
     static const int filters[] = {[RESAMPLE_BICUBIC] = 3, [RESAMPLE_BILINEAR] = 2, [RESAMPLE_NEAREST] = 0,
                                   [RESAMPLE_LANCZOS] = 1, [RESAMPLE_BOX] = 4,      [RESAMPLE_HAMMING] = 5};
-    struct preprocess how = train_preprocess(config, true);
-    json_int_t side = (json_int_t)train_image_size(config, true), resized = preprocess_resized(&how, side);
+    struct preprocess how = train_preprocess(config, TOWER_STUDENT);
+    json_int_t side = (json_int_t)train_image_size(config, TOWER_STUDENT),
+               resized = preprocess_resized(&how, side);
     const char *name = how.as == RESIZE_AS_HF_FLOAT                    ? "DINOv3ViTImageProcessor"
                        : config->data.pipeline == DATA_PIPELINE_SIGLIP ? "SiglipImageProcessor"
                        : config->data.pipeline == DATA_PIPELINE_DINOV2 ? "BitImageProcessor"

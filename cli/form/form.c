@@ -124,6 +124,7 @@ int form_open(struct form *f, const char *path, form_plan plan, size_t card_byte
     for (int key = 0; key < config_key_count; key++) {
         const char *name = config_keys[key].name;
         size_t n = strcspn(name, ".");
+        if (!config_key_used(&f->config, key)) continue;
         bool same = f->row_count && strncmp(f->rows[f->row_count - 1].section, name, n) == 0 &&
                     !f->rows[f->row_count - 1].section[n];
         for (int k = same; k < 2; k++) {

@@ -51,7 +51,7 @@ static bool read_published(double mib[2], const struct config *c)
 {
     const char *name = NULL;
     for (size_t i = 0; i < sizeof workloads / sizeof *workloads && !name; i++)
-        if (c->model_t.arch == workloads[i].teacher && c->model_s.arch == workloads[i].student)
+        if (c->model_t[0].arch == workloads[i].teacher && c->model_s.arch == workloads[i].student)
             name = workloads[i].name;
     if (!name) return false;
     struct column *columns = NULL;

@@ -38,7 +38,8 @@ static void print_model(const struct plan_report *r)
 {
     const struct plan *p = r->plan;
     char clipping[320];
-    if (p->has_teacher) print_tower(N_("teacher"), &p->teacher, p->teacher_parameters, "");
+    for (int i = 0; i < p->teacher_count; i++)
+        print_tower(N_("teacher"), &p->teachers[i], model_shape_parameters(&p->teachers[i]), "");
     print_tower(p->has_teacher ? N_("student") : N_("model"), &p->student, p->student_parameters,
                 p->student_parameters != model_shape_parameters(&p->student) ? _(" with its head") : "");
     char unit[48];
@@ -46,8 +47,16 @@ static void print_model(const struct plan_report *r)
     snprintf(unit, sizeof unit, p->student.context ? _("%.*s of %lld tokens") : "%.*s",
              (int)strlen(samples) - (p->batch == 1 && samples[strlen(samples) - 1] == 's'), samples,
              (long long)p->student.context);
-    for (int i = 0; i <= p->two && !p->student.context; i++)
-        print_line(FIELD, "images   %s%s", !p->two ? "" : i ? _("student: ") : _("teacher: "), p->images[i]);
+    for (int i = p->two || p->teacher_count == 0 ? 0 : TOWER_STUDENT;
+         i <= TOWER_STUDENT && !p->student.context; i++)
+        if (i < p->teacher_count || i == TOWER_STUDENT)
+            print_line(FIELD, "images   %s%s",
+                       !p->two              ? ""
+                       : i == TOWER_STUDENT ? _("student: ")
+                                            : _("teacher: "),
+                       p->images[p->two           ? i
+                                 : p->has_teacher ? 0
+                                                  : TOWER_STUDENT]);
     print_line(FIELD, "batch    %lld %s per step and rank, micro-batch %lld%s", (long long)p->batch, unit,
                (long long)p->micro,
                p->from_checkpoints ? "" : _("; model shapes from arch, no checkpoint read"));
@@ -291,7 +300,13 @@ static void add_model(json_t *root, const struct plan_report *r)
     const struct plan *p = r->plan;
     char clipping[320];
     json_object_set_new(root, "teacher",
-                        p->has_teacher ? tower_json(&p->teacher, p->teacher_parameters) : json_null());
+                        p->has_teacher ? tower_json(&p->teachers[0], model_shape_parameters(&p->teachers[0]))
+                                       : json_null());
+    for (int i = 1; i < p->teacher_count; i++) {
+        char name[24];
+        snprintf(name, sizeof name, "teacher%d", i + 1);
+        json_object_set_new(root, name, tower_json(&p->teachers[i], model_shape_parameters(&p->teachers[i])));
+    }
     json_object_set_new(root, "student", tower_json(&p->student, p->student_parameters));
     json_object_set_new(root, "batch_images", json_integer(p->batch));
     json_object_set_new(root, "micro_batch_images", json_integer(p->micro));

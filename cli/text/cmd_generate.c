@@ -209,7 +209,7 @@ static int read_config(struct generate *g, const struct arguments *args, struct 
     if (!code) code = find_tokenizer(&g->sidecar, c, err);
     if (!code && run) code = run_weights_use(c, run, run_checkpoint_asked(which), &step, err);
     if (!code) code = experiment_check_file(c, "model_s.weight", err);
-    if (!code) code = experiment_tower_shape(c, true, &g->shape, &g->weights, err);
+    if (!code) code = experiment_tower_shape(c, TOWER_STUDENT, &g->shape, &g->weights, err);
     if (!code) model_shape_log_assumed(&g->shape);
     free(run);
     enum { USUAL = 64, USUAL_IN_DIALOGUE = 1024 };

@@ -158,11 +158,16 @@ static int begin(const struct arguments *args, struct train_ranks *ranks, char *
     *resume = *directory != NULL;
     code = plan_dry_run(&config, err); /* before a directory is made */
     if (!code && !*resume && !objective_of(&config)->tokens) {
-        bool two = preprocess_two(&config);
-        for (int i = 0; i <= two; i++) {
+        bool two = objective_of(&config)->teacher && preprocess_two(&config);
+        for (int i = two ? 0 : TOWER_STUDENT; i <= TOWER_STUDENT; i++) {
             char images[320];
+            if (i < TOWER_STUDENT && i >= config_teachers(&config)) continue;
             preprocess_text(&config, i, images, sizeof images);
-            log_info("images%s: %s", !two ? "" : i ? _(" of the student") : _(" of the teacher"), images);
+            log_info("images%s: %s",
+                     !two                 ? ""
+                     : i == TOWER_STUDENT ? _(" of the student")
+                                          : _(" of the teacher"),
+                     images);
         }
     }
     if (*resume) {

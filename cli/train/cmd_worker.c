@@ -165,13 +165,13 @@ static void on_begin(void *context, const struct trainer *t, const struct device
         report_fallbacks(start);
         return;
     }
-    const struct model_shape *g[] = {&t->teacher_shape, &t->student_shape};
     bool teacher = t->objective->teacher;
-    for (int i = teacher ? 0 : 1; i < 2; i++) {
+    for (int i = 0; i <= t->teacher_count; i++) {
+        const struct model_shape *g = i < t->teacher_count ? &t->teachers[i].shape : &t->student_shape;
         char text[512];
-        model_shape_text(g[i], text, sizeof text);
-        log_row(objective_tower(t->objective, i), "%s: %.2f M parameters", text,
-                (double)model_shape_parameters(g[i]) * 1e-6);
+        model_shape_text(g, text, sizeof text);
+        log_row(objective_tower(t->objective, i == t->teacher_count), "%s: %.2f M parameters", text,
+                (double)model_shape_parameters(g) * 1e-6);
     }
     char from_run[256];
     int64_t from_step;

@@ -49,10 +49,10 @@ static void objective_rows(const struct combinations *w, const struct config *c)
     static const struct {
         const char *prefix;
         int objectives;
-    } rows[] = {{"model_t.", D},
+    } rows[] = {{"model_t", D},
                 {"data_s.", D},
                 {"loss.chunk", L | M},
-                {"loss.", D},
+                {"loss", D},
                 {"lora.", D | C | L},
                 {"train.cache_teacher", D},
                 {"model_s.family", D},
@@ -218,13 +218,24 @@ static void tower_rows(const struct combinations *w, const struct config *c, con
 
 static void model_rows(const struct combinations *w, const struct config *c)
 {
-    enum family teacher = c->model.family, student = config_tower_family(c, &c->model_s);
-    REFUSE(w,
-           c->loss.tokens == LOSS_TOKENS_CLS_PATCH && ((teacher && !config_usual(teacher)->patch_tokens) ||
-                                                       (student && !config_usual(student)->patch_tokens)),
-           "loss.tokens", "use cls", "only dinov2 and dinov3 give patch tokens");
-    REFUSE(w, c->loss.type == LOSS_TYPE_COSINE && c->loss.reduction == LOSS_REDUCTION_SUM_DIM,
-           "loss.reduction", "use mean", "a cosine has no dimensions to sum over");
+    for (int i = 0; i < (w->list ? 1 : config_losses(c)); i++) {
+        const struct config_loss *l = &c->loss[i];
+        char section[24], key[48];
+        snprintf(section, sizeof section, i ? "loss%d" : "loss", i + 1);
+        snprintf(key, sizeof key, "%s.reduction", section);
+        REFUSE(w, l->type == LOSS_TYPE_COSINE && l->reduction == LOSS_REDUCTION_SUM_DIM, key, "use mean",
+               "a cosine has no dimensions to sum over");
+        snprintf(key, sizeof key, "%s.teacher", section);
+        REFUSE(w, l->teacher > config_teachers(c), key, "1 is the first of model_t",
+               "%s is %lld, but there %s %d", key, (long long)l->teacher,
+               config_teachers(c) == 1 ? "is" : "are", config_teachers(c));
+        snprintf(key, sizeof key, "%s.head_hidden", section);
+        REFUSE(w, l->head_hidden && l->head != LOSS_HEAD_MLP, key, "set head: mlp",
+               "%s has no effect: the head has no hidden layer", key);
+        snprintf(key, sizeof key, "%s.block_s", section);
+        REFUSE(w, (l->block_s > 0) != (l->block_t > 0), key, "set block_t and block_s, or neither",
+               "tokens of a block are compared with those of a block");
+    }
     bool streamed = c->model_s.place == TOWER_PLACE_STREAMED,
          masters = c->model_s.dtype == TOWER_DTYPE_BF16 &&
                    ((!c->optim.use_meopt && !c->optim.pure_bf16) || c->optim.weights == OPTIM_WEIGHTS_FP32 ||
@@ -305,7 +316,8 @@ static void step_rows(const struct combinations *w, const struct config *c)
     enum tower_dtype precision =
         c->train.precision == TRAIN_PRECISION_BF16 ? TOWER_DTYPE_BF16 : TOWER_DTYPE_FP32;
     NOTE(w,
-         config_given(c, "train.precision") && c->model_t.dtype != precision && c->model_s.dtype != precision,
+         config_given(c, "train.precision") && c->model_t[0].dtype != precision &&
+             c->model_s.dtype != precision,
          "train.precision", "set model_t.dtype and model_s.dtype",
          "train.precision has no effect: each model has a dtype of its own");
     NOTE(w, c->device.type == DEVICE_TYPE_CPU && config_cards(c, NULL) > 1, "device.cards",
@@ -440,7 +452,11 @@ void config_combinations(const struct combinations *w)
     objective_rows(w, c);
     preprocess_rows(w, "data", &c->data.images);
     if (!w->list) preprocess_rows(w, "data_s", &c->data_s.images);
-    if (!w->list) tower_rows(w, c, &c->model_t, "model_t");
+    static const char *const teachers[MOST_TEACHERS] = {"model_t", "model_t2", "model_t3", "model_t4"};
+    for (int i = 0; !w->list && i < config_teachers(c); i++) {
+        preprocess_rows(w, teachers[i], &c->model_t[i].images);
+        tower_rows(w, c, &c->model_t[i], teachers[i]);
+    }
     tower_rows(w, c, &c->model_s, teacher && !w->list ? "model_s" : "model");
     model_rows(w, c);
     data_rows(w, c);

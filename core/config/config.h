@@ -56,6 +56,15 @@ const char *config_key_spelling(int key, int i); /* 0: its name, then its aliase
 /* Returns the i-th choice of a CONFIG_CHOICE, CONFIG_BOOL or CONFIG_SWITCH key, NULL after the last. */
 const char *config_choice(int key, int i);
 
+/* Preprocessing of a tower's images. "", auto and 0: from its files or its family. */
+struct config_images {
+    char *mean, *std; /* three numbers: config_three */
+    enum data_interpolation interpolation;
+    enum data_resize resize;
+    enum data_resize_as resize_as;
+    double crop_pct;
+};
+
 /* One tower. Fields of the model shape are 0 if the preset or the checkpoint sets them. */
 struct config_tower {
     char *weight;         /* checkpoint */
@@ -79,16 +88,27 @@ struct config_tower {
     int64_t classes;    /* model_s: outputs of its classifier; 0: as many as the data has */
     enum family family; /* model_s: if it differs from model.family; else auto */
     double drop_path;   /* model_s: of the last block, 0 to below 1 */
+    int64_t image_size; /* model_t: side of its images; 0: data.image_size, of a further teacher its own */
+    struct config_images images; /* model_t: "", auto, 0: as data says, or its files */
 };
 
-/* Preprocessing of a tower's images. "", auto and 0: from its files or its family. */
-struct config_images {
-    char *mean, *std; /* three numbers: config_three */
-    enum data_interpolation interpolation;
-    enum data_resize resize;
-    enum data_resize_as resize_as;
-    double crop_pct;
+/* One part of a distillation's loss: what of a teacher the student is compared with. */
+struct config_loss {
+    int64_t teacher; /* its number from 1; 0: each */
+    enum loss_tokens tokens;
+    int64_t block_t, block_s; /* tokens after this many blocks; 0: after all */
+    enum loss_type type;
+    int normalize; /* -1 until the family is known, then 0 or 1 */
+    enum loss_reduction reduction;
+    double weight;
+    enum loss_head head; /* auto: linear if widths differ */
+    int64_t head_hidden; /* of mlp; 0: the student's width */
 };
+
+/* YAML lists: item N of model_t is the section model_tN, and the same of loss; the first has no number. */
+enum { MOST_TEACHERS = 4, MOST_LOSSES = 8 };
+/* The number of the student among the towers; teachers are numbered from 0. */
+enum { TOWER_STUDENT = MOST_TEACHERS };
 
 struct config {
     char *path;      /* of the YAML file, absolute */
@@ -98,16 +118,9 @@ struct config {
     struct {
         enum family family; /* the teacher's; auto until config_resolve */
     } model;
-    struct config_tower model_t, model_s;
-
-    struct {
-        enum loss_type type;
-        int normalize; /* -1 until the family is known, then 0 or 1 */
-        enum loss_reduction reduction;
-        enum loss_tokens tokens;
-        enum loss_head head; /* auto: linear if widths differ */
-        int64_t chunk;       /* bytes of a language model's logits at once */
-    } loss;
+    struct config_tower model_t[MOST_TEACHERS], model_s;
+    struct config_loss loss[MOST_LOSSES];
+    int64_t loss_chunk; /* bytes of a language model's logits at once */
 
     struct {
         int64_t rank;  /* 0: no adapters */
@@ -228,7 +241,7 @@ struct config {
     } run;
 
     /* source of the preprocessing of teacher and student, for messages; "" until resolved */
-    char images_from[2][80];
+    char images_from[MOST_TEACHERS + 1][80]; /* the student's last */
 
     struct model_files *model_files; /* already read (model_files.h), not owned; NULL: none */
 
@@ -261,6 +274,14 @@ int config_resolve(struct config *config, enum family family, struct error *err)
 /* Sets a field to a value as if it were written in the file: for values that the trainer resolves (widths,
  * formats). */
 int config_assign(struct config *config, const char *key, const char *value, struct error *err);
+
+/* Return the teachers and the parts of the loss that the file or options give; at least 1. */
+int config_teachers(const struct config *config);
+int config_losses(const struct config *config);
+/* Returns whether the key is of a numbered section: item 2 or later of a list. */
+bool config_key_repeats(int key);
+/* Returns whether it is of one that the configuration has. */
+bool config_key_used(const struct config *config, int key);
 
 /* Returns whether adapters alone are trained: the run's checkpoints have no other weights. */
 bool config_trains_adapters(const struct config *config);

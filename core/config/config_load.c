@@ -117,7 +117,9 @@ static void suggest(char *hint, size_t size, const char *section, const char *le
             char all[160] = "";
             size_t used = 0;
             for (int i = 0; i < section_count && used < sizeof all; i++)
-                used += (size_t)snprintf(all + used, sizeof all - used, "%s%s", i ? ", " : "", sections[i]);
+                if (!isdigit((unsigned char)sections[i][strlen(sections[i]) - 1]))
+                    used +=
+                        (size_t)snprintf(all + used, sizeof all - used, "%s%s", i ? ", " : "", sections[i]);
             snprintf(hint, size, _("sections are %s; keys that begin with x- are ignored"), all);
         }
         return;
@@ -265,6 +267,35 @@ static void read_section(struct load *l, const char *section, int mapping, int *
         }
 }
 
+/* Returns the index of `section` with a number, of its item in a list; -1: there is none. */
+static int numbered(const char **sections, int count, const char *section, int item)
+{
+    char name[32];
+    snprintf(name, sizeof name, item > 1 ? "%s%d" : "%s", section, item);
+    for (int i = 0; i < count; i++)
+        if (strcmp(sections[i], name) == 0) return i;
+    return -1;
+}
+
+/* "model_t: [{...}, {...}]": the keys of the first item are those of model_t, of the second of model_t2 */
+static void read_items(struct load *l, const char **sections, int count, int section, int list, int *merges,
+                       bool by_merge)
+{
+    struct document *d = &l->document;
+    int item = 0;
+    for (int k = d->nodes[list].first; k >= 0; k = d->nodes[k].next) {
+        int value = document_follow(d, k), of = numbered(sections, count, sections[section], ++item);
+        if (of < 0) {
+            problem(l, true, k, NULL, "%s has more than %d items", sections[section], item - 1);
+            return;
+        }
+        if (d->nodes[value].kind != NODE_MAPPING || d->nodes[value].first < 0)
+            problem(l, true, k, "as in - weight: PATH", "item %d of %s has no keys", item, sections[section]);
+        else read_section(l, sections[of], value, merges, by_merge);
+    }
+    if (!item) problem(l, true, list, "leave it out", "%s is an empty list", sections[section]);
+}
+
 static void read_root(struct load *l, int mapping, int *merges, bool by_merge)
 {
     struct document *d = &l->document;
@@ -298,6 +329,9 @@ static void read_root(struct load *l, int mapping, int *merges, bool by_merge)
                 problem(l, true, k, hint, "%.100s is not a section", n->text);
             } else if (d->nodes[value].kind == NODE_MAPPING) {
                 read_section(l, sections[section], value, merges, by_merge);
+            } else if (d->nodes[value].kind == NODE_SEQUENCE &&
+                       numbered(sections, section_count, sections[section], 2) >= 0) {
+                read_items(l, sections, section_count, section, value, merges, by_merge);
             } else if (d->nodes[value].kind != NODE_SCALAR || d->nodes[value].style != STYLE_PLAIN ||
                        d->nodes[value].text[0]) {
                 problem(l, true, n->next, "write its keys below it, indented",

@@ -131,15 +131,16 @@ bool config_frozen(const struct config *c, int64_t depth, int *groups, bool *end
 void resolve_defaults(struct config *c)
 {
     warmup_settle(c);
-    if (c->model.family == FAMILY_UNKNOWN) c->model.family = config_arch_family(c->model_t.arch);
-    if (c->model.family == FAMILY_UNKNOWN && (!c->model_t.weight[0] || c->model_t.init == TOWER_INIT_RANDOM))
+    if (c->model.family == FAMILY_UNKNOWN) c->model.family = config_arch_family(c->model_t[0].arch);
+    if (c->model.family == FAMILY_UNKNOWN &&
+        (!c->model_t[0].weight[0] || c->model_t[0].init == TOWER_INIT_RANDOM))
         c->model.family = config_tower_family(c, &c->model_s);
     bool teacher = c->train.objective == TRAIN_OBJECTIVE_DISTILL;
-    struct config_tower *towers[] = {&c->model_t, &c->model_s};
-    for (int i = teacher ? 0 : 1; i < 2; i++)
-        if (towers[i]->dtype == TOWER_DTYPE_AUTO)
-            towers[i]->dtype =
-                c->train.precision == TRAIN_PRECISION_BF16 ? TOWER_DTYPE_BF16 : TOWER_DTYPE_FP32;
+    for (int i = teacher ? 0 : MOST_TEACHERS; i <= MOST_TEACHERS; i++) {
+        struct config_tower *tower = i < MOST_TEACHERS ? &c->model_t[i] : &c->model_s;
+        if (tower->dtype == TOWER_DTYPE_AUTO)
+            tower->dtype = c->train.precision == TRAIN_PRECISION_BF16 ? TOWER_DTYPE_BF16 : TOWER_DTYPE_FP32;
+    }
     if (c->optim.use_meopt && c->optim.pure_bf16 && c->optim.weights == OPTIM_WEIGHTS_AUTO)
         c->optim.weights = OPTIM_WEIGHTS_BF16_SR;
     if (c->optim.gradients == OPTIM_GRADIENTS_AUTO)
@@ -163,7 +164,8 @@ void resolve_defaults(struct config *c)
     if (config_reads_tokens(c)) return; /* the rest is of images */
     if (!c->data.augment && c->data.flip < 0) c->data.flip = 0;
     if (c->model.family == FAMILY_UNKNOWN) return;
-    if (c->loss.normalize < 0 && teacher) c->loss.normalize = usual[c->model.family].normalize;
+    for (int i = 0; i < config_losses(c) && teacher; i++)
+        if (c->loss[i].normalize < 0) c->loss[i].normalize = usual[c->model.family].normalize;
     if (c->data.pipeline == DATA_PIPELINE_AUTO) c->data.pipeline = usual[c->model.family].pipeline;
     bool wide = c->data.pipeline == DATA_PIPELINE_DINOV2;
     if (c->data.flip < 0) c->data.flip = wide;
@@ -221,7 +223,7 @@ static char *text_of(const struct config *config, bool numbers_only)
     size_t length = 0;
     for (int key = 0; key < config_key_count; key++) {
         const struct config_key *k = &config_keys[key];
-        if (numbers_only && !k->numbers) continue;
+        if ((numbers_only && !k->numbers) || !config_key_used(config, key)) continue;
         char *value = config_value_text(config, key);
         if (strcmp(value, "\"\"") != 0) {
             if (strncmp(k->name, section, length) != 0 || k->name[length] != '.' || !length) {

@@ -1,6 +1,7 @@
 /* Table of all YAML keys. */
 #include "core/config/config.h"
 
+#include <ctype.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -109,6 +110,47 @@ CHOICE_LISTS(CHOICE_SIZE) MODEL_CHOICE_LISTS(CHOICE_SIZE) MEOPT_CHOICE_LISTS(CHO
         CHOICE(section ".resize_as", data_resize_as, "auto", "train embed",                                  \
                "library whose rounding the resize and the crop follow: see IMAGES", field.resize_as)
 
+#define TEACHER(section, field)                                                                              \
+    TOWER(section, "teacher", field),                                                                        \
+        CHOICE_ALIAS(section ".family", family, family_aliases + 1, "auto", MODEL_SHAPE,                     \
+                     "model family of the teacher; auto: of the first one model.family, of others from "     \
+                     "arch or checkpoint",                                                                   \
+                     field.family),                                                                          \
+        CHOICE(section ".init", tower_init, "checkpoint", "train",                                           \
+               "values of the teacher; random: for measurements", field.init),                               \
+        INT(section ".image_size", "pixels", 0, 4096, "0", MODEL_SHAPE,                                      \
+            "side of the teacher's input; 0: data.image_size; of a further teacher, if that is not given, "  \
+            "its own",                                                                                       \
+            field.image_size),                                                                               \
+        IMAGES(section, field.images)
+
+#define LOSS(section, field)                                                                                 \
+    INT(section ".teacher", NULL, 0, MOST_TEACHERS, "0", "train plan",                                       \
+        "number of the teacher that the student is compared with; 0: each", field.teacher),                  \
+        CHOICE(section ".tokens", loss_tokens, "cls", "train plan",                                          \
+               "what is compared: the embedding (of most towers the class token), the patch tokens, both "   \
+               "(cls+patch), or the mean of the patch tokens (avg)",                                         \
+               field.tokens),                                                                                \
+        INT(section ".block_t", "blocks", 0, 1024, "0", "train plan",                                        \
+            "tokens after this many blocks of the teacher, normalised without weights; 0: after all",        \
+            field.block_t),                                                                                  \
+        INT(section ".block_s", "blocks", 0, 1024, "0", "train plan", "the same of the student",             \
+            field.block_s),                                                                                  \
+        CHOICE(section ".type", loss_type, "mse", "train plan",                                              \
+               "distance between the outputs of student and teacher", field.type),                           \
+        SWITCH(section ".normalize", "auto", "train plan",                                                   \
+               "L2-normalise both outputs first; auto: true for eva", field.normalize),                      \
+        CHOICE(section ".reduction", loss_reduction, "mean", "train plan",                                   \
+               "mean over the width, or sum over it", field.reduction),                                      \
+        REAL(section ".weight", NULL, 0, 1e6, "1", "train plan", "factor of this part of the loss",          \
+             field.weight),                                                                                  \
+        CHOICE(section ".head", loss_head, "auto", "train plan",                                             \
+               "from the student's width to the teacher's: a linear layer, or two with norm and GELU "       \
+               "between them (mlp); auto: linear if the widths differ",                                      \
+               field.head),                                                                                  \
+        INT(section ".head_hidden", "channels", 0, 65536, "0", "train plan",                                 \
+            "mlp: width of its hidden layer; 0: the student's width", field.head_hidden)
+
 #define FAMILY_ALIAS(c, number, name, aliases, ...) aliases
     static const char family_aliases[] = ALL_FAMILIES(FAMILY_ALIAS, );
 #define RULE_ALIAS(c, number, name, alias, ...) "|" alias "=" name
@@ -118,13 +160,14 @@ const struct config_key config_keys[] = {
     CHOICE_ALIAS("model.family", family, family_aliases + 1, "auto", MODEL_SHAPE,
                  "model family of both towers (student: see model_s.family); auto: from arch or checkpoint",
                  model.family),
-    TOWER("model_t", "teacher", model_t),
-    CHOICE("model_t.init", tower_init, "checkpoint", "train",
-           "values of the teacher; random: for measurements", model_t.init),
+    TEACHER("model_t", model_t[0]),
     {"model_t.place", CONFIG_CHOICE, NULL, tower_place_names, NULL, 0, 0, "resident", "train plan bench",
-     "location of the teacher's weights: in the device's memory; or in a scratch file on a CPU, for a card "
-     "in host memory, from which each block is read while the previous one computes",
-     false, ENUM_AT(tower_place, model_t.place)},
+     "location of the weights of all teachers: in the device's memory; or in a scratch file on a CPU, for a "
+     "card in host memory, from which each block is read while the previous one computes",
+     false, ENUM_AT(tower_place, model_t[0].place)},
+    TEACHER("model_t2", model_t[1]),
+    TEACHER("model_t3", model_t[2]),
+    TEACHER("model_t4", model_t[3]),
     TOWER("model_s", "student", model_s),
     CHOICE_ALIAS("model_s.family", family, family_aliases + 1, "auto", MODEL_SHAPE,
                  "model family of the student if it differs from the teacher's; auto: from its arch, its "
@@ -173,20 +216,18 @@ const struct config_key config_keys[] = {
          "language: base of the rotary positions' frequencies; 0: from arch or checkpoint, else 10000",
          model_s.rope_theta),
 
-    CHOICE("loss.type", loss_type, "mse", "train plan", "distance between the outputs of student and teacher",
-           loss.type),
-    SWITCH("loss.normalize", "auto", "train plan", "L2-normalise both outputs first; auto: true for eva",
-           loss.normalize),
-    CHOICE("loss.reduction", loss_reduction, "mean", "train plan", "mean over the width, or sum over it",
-           loss.reduction),
-    CHOICE("loss.tokens", loss_tokens, "cls", "train plan",
-           "match the class token, or the patch tokens as well (dinov2 and dinov3 only)", loss.tokens),
-    CHOICE("loss.head", loss_head, "auto", "train plan",
-           "linear layer from the student's width to the teacher's; auto: if they differ", loss.head),
+    LOSS("loss", loss[0]),
     {"loss.chunk", CONFIG_BYTES, "bytes", NULL, NULL, 1 << 20, 1e15, "134217728", "train plan bench",
      "language: largest part of the logits that is in memory at once, for example 64M; smaller parts need "
      "more time",
-     true, AT(loss.chunk)},
+     true, AT(loss_chunk)},
+    LOSS("loss2", loss[1]),
+    LOSS("loss3", loss[2]),
+    LOSS("loss4", loss[3]),
+    LOSS("loss5", loss[4]),
+    LOSS("loss6", loss[5]),
+    LOSS("loss7", loss[6]),
+    LOSS("loss8", loss[7]),
 
     INT("lora.rank", NULL, 0, 65536, "0", "train plan bench",
         "rank of the adapters (LoRA) that are trained in place of the model's weights, which stay as they "
@@ -573,6 +614,34 @@ const char *config_key_here(const struct config *c, const char *key)
     for (size_t i = 0; one && i < aliases[1].count; i++)
         if (strcmp(key, model_aliases[i][1]) == 0) return model_aliases[i][0];
     return key;
+}
+
+bool config_key_repeats(int key)
+{
+    const char *name = config_keys[key].name;
+    return isdigit((unsigned char)name[strcspn(name, ".") - 1]);
+}
+
+/* Returns the number of the last section of `name`, `name`2, ... that has a key. */
+static int last_given(const struct config *c, const char *name)
+{
+    size_t n = strlen(name);
+    int last = 1;
+    for (int key = 0; key < config_key_count; key++) {
+        int number = strncmp(config_keys[key].name, name, n) == 0 ? atoi(config_keys[key].name + n) : 0;
+        if (number > last && c->origins[key].from != ORIGIN_DEFAULT) last = number;
+    }
+    return last;
+}
+int config_teachers(const struct config *c) { return last_given(c, "model_t"); }
+int config_losses(const struct config *c) { return last_given(c, "loss"); }
+
+bool config_key_used(const struct config *c, int key)
+{
+    const char *name = config_keys[key].name;
+    if (!config_key_repeats(key)) return true;
+    return atoi(name + strcspn(name, "0123456789")) <=
+           (name[0] == 'l' ? config_losses(c) : config_teachers(c));
 }
 
 /* All names of keys, aliases included, in alphabetical order. */

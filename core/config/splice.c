@@ -86,6 +86,12 @@ static int find(const struct editor *e, struct target *t, const char *typed)
     }
     target_name(t, typed);
     t->section_node = document_find(d, d->root, t->section, NULL);
+    if (t->section_node < 0 && config_key_repeats(t->key)) { /* an item of a list */
+        char list[sizeof t->section];
+        snprintf(list, sizeof list, "%.*s", (int)strcspn(t->section, "0123456789"), t->section);
+        int node = document_find(d, d->root, list, NULL);
+        if (node >= 0 && d->nodes[document_follow(d, node)].kind == NODE_SEQUENCE) t->section_node = node;
+    }
     if (t->section_node < 0) return 0;
     const struct node *s = &d->nodes[t->section_node];
     if (s->kind == NODE_MAPPING) t->mapping = t->section_node;
@@ -93,7 +99,9 @@ static int find(const struct editor *e, struct target *t, const char *typed)
         return refuse(e, s->outer_start, "write the section out, or edit the place that it refers to",
                       "this section is an alias");
     else if (s->kind != NODE_SCALAR || s->style != STYLE_PLAIN || s->text[0] || s->tag || s->anchor)
-        return refuse(e, s->outer_start, "write keys below it", "this section is not a group of keys");
+        return refuse(e, s->outer_start,
+                      s->kind == NODE_SEQUENCE ? N_("edit the item of the list") : N_("write keys below it"),
+                      "this section is not a group of keys");
     return 0;
 }
 

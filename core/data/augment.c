@@ -289,8 +289,8 @@ void image_erase(float *image, int side, struct pixel_box box)
 
 int augment_check(const struct data_options *o, struct error *err)
 {
-    bool floats =
-        o->preprocess.as == RESIZE_AS_HF_FLOAT || (o->student_size && o->student.as == RESIZE_AS_HF_FLOAT);
+    bool floats = o->preprocess.as == RESIZE_AS_HF_FLOAT;
+    for (int i = 0; i < o->more_views; i++) floats |= o->more[i].preprocess.as == RESIZE_AS_HF_FLOAT;
     if (!o->augment || !o->randaugment || !floats) return 0;
     return error_set(err, EXIT_CONFIG, "set data.resize_as: pil",
                      "data.randaugment requires pixels of bytes, but data.resize_as is hf_float");

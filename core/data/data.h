@@ -85,6 +85,13 @@ struct document_facts {
     int64_t samples, padding;        /* of an epoch, or of a whole pass; padding: tokens */
 };
 
+/* A version of the images: of towers with another size or preprocessing. Its crop is the same. */
+struct data_view {
+    int64_t size;
+    struct preprocess preprocess;
+};
+enum { MOST_MORE_VIEWS = 4 };
+
 struct image_list;
 struct data_options {
     const char *root;
@@ -94,8 +101,8 @@ struct data_options {
     const char *apart;
     int64_t image_size; /* S */
     struct preprocess preprocess;
-    int64_t student_size; /* the student's own image size; 0: that of the teacher */
-    struct preprocess student;
+    struct data_view more[MOST_MORE_VIEWS]; /* further versions of each image: see data_chunk */
+    int more_views;
     bool augment, flip; /* random resized crop, horizontal flip */
     double crop_scale_min, crop_scale_max;
     int randaugment;      /* with augment: magnitude of RandAugment, 1 to 30; 0: none (augment.h) */
@@ -132,7 +139,7 @@ struct data_options {
 };
 
 struct data_batch {
-    const float *images;   /* (count, 3, S, S), normalised; with student_size: see data_chunk */
+    const float *images;   /* (count, 3, S, S), normalised; with more_views: see data_chunk */
     const int64_t *ids;    /* index of each image in the list; whole: -1, and zeros, for a bad one */
     const int32_t *labels; /* (count) number of its class; -1 for a bad one; NULL: not read */
     /* mixup or cutmix: class of the image that is mixed in, and share of the first, 0 to 1; NULL: off */
@@ -151,9 +158,9 @@ struct data_batch {
 /* Returns whether label_file asks for the superclasses of CIFAR-100: its last component is "coarse". */
 bool data_labels_coarse(const struct data_options *options);
 
-/* With student_size a batch consists of chunks of data_chunk() floats, one per micro-batch: (micro, 3, S,
- * S) for the teacher, and from data_student_at() on (micro, 3, student_size, student_size). */
-int64_t data_student_at(const struct data_options *options);
+/* With more_views a batch consists of chunks of data_chunk() floats, one per micro-batch: (micro, 3, S, S),
+ * and from data_view_at(v) on (micro, 3, size, size) of version v, from 1. */
+int64_t data_view_at(const struct data_options *options, int view);
 int64_t data_chunk(const struct data_options *options);
 
 struct data;

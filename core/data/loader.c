@@ -78,50 +78,62 @@ int64_t data_bad_allowed(double max_bad, int64_t images) { return 1 + (int64_t)(
 enum { ALIGNED = 16 }; /* floats */
 static int64_t aligned(int64_t count) { return (count + ALIGNED - 1) / ALIGNED * ALIGNED; }
 
-int64_t data_student_at(const struct data_options *o)
+static int64_t side_of(const struct data_options *o, int view)
 {
-    return aligned(o->micro * 3 * o->image_size * o->image_size);
+    return view ? o->more[view - 1].size : o->image_size;
+}
+static const struct preprocess *preprocess_of(const struct data_options *o, int view)
+{
+    return view ? &o->more[view - 1].preprocess : &o->preprocess;
+}
+
+int64_t data_view_at(const struct data_options *o, int view)
+{
+    int64_t at = 0;
+    for (int i = 0; i < view; i++) at += aligned(o->micro * 3 * side_of(o, i) * side_of(o, i));
+    return at;
 }
 
 int64_t data_chunk(const struct data_options *o)
 {
-    if (!o->student_size) return o->micro * 3 * o->image_size * o->image_size;
-    return data_student_at(o) + aligned(o->micro * 3 * o->student_size * o->student_size);
+    return o->more_views ? data_view_at(o, o->more_views + 1) : o->micro * 3 * o->image_size * o->image_size;
 }
 
-/* Returns the bytes of an image that is decoded and resized for the teacher, or for both. */
-static size_t teacher_bytes(const struct data *d)
+/* Returns where a version of a sample is among its pixels, decoded and resized; and the bytes of all. */
+static size_t place_of(const struct data *d, int view)
 {
-    return preprocess_bytes(&d->options.preprocess, d->options.image_size);
+    size_t at = 0;
+    for (int i = 0; i < view; i++)
+        at += (size_t)aligned(
+            (int64_t)preprocess_bytes(preprocess_of(&d->options, i), side_of(&d->options, i)));
+    return at;
 }
-static size_t student_place(const struct data *d) { return (size_t)aligned((int64_t)teacher_bytes(d)); }
 static size_t pixel_bytes(const struct data *d)
 {
-    const struct data_options *o = &d->options;
-    return o->student_size ? student_place(d) + preprocess_bytes(&o->student, o->student_size)
-                           : teacher_bytes(d);
+    int last = d->options.more_views;
+    return place_of(d, last) + preprocess_bytes(preprocess_of(&d->options, last), side_of(&d->options, last));
 }
 
-/* The images of a sample: of the teacher or both, and of the student. */
+/* One version of a sample. */
 struct view {
     const struct preprocess *how;
     int side;
     size_t place; /* in its pixels */
     float *to;    /* (3, side, side) */
 };
-enum { VIEWS = 2 };
+enum { VIEWS = 1 + MOST_MORE_VIEWS };
 
 /* Returns the number of views of a sample, whose values are in a slot of a batch. */
 static int sample_views(const struct data *d, float *batch, int64_t slot, struct view views[VIEWS])
 {
     const struct data_options *o = &d->options;
-    views[0] = (struct view){.how = &o->preprocess, .side = (int)o->image_size};
-    views[1] = (struct view){&o->student, (int)o->student_size, student_place(d), NULL};
-    int count = o->student_size ? 2 : 1;
-    for (int i = 0; i < count; i++)
-        views[i].to = batch + slot / o->micro * data_chunk(o) + (i ? data_student_at(o) : 0) +
-                      slot % o->micro * 3 * views[i].side * views[i].side;
-    return count;
+    for (int i = 0; i <= o->more_views; i++) {
+        int64_t side = side_of(o, i);
+        views[i] = (struct view){preprocess_of(o, i), (int)side, place_of(d, i),
+                                 batch + slot / o->micro * data_chunk(o) + data_view_at(o, i) +
+                                     slot % o->micro * 3 * side * side};
+    }
+    return 1 + o->more_views;
 }
 
 /* Converts decoded and resized pixels into a slot of a batch; pixels NULL: zeros. */
@@ -170,7 +182,7 @@ static int64_t image_at(const struct data *d, int64_t batch, int64_t row, int64_
 /* The result of loading an image. */
 enum outcome { LOADED, UNDECODABLE, UNREADABLE };
 
-/* Both views of an image use the same box and the same operations. */
+/* All versions of an image use the same box and the same operations. */
 static int prepare(const struct data_options *o, const struct image *image, const struct preprocess *how,
                    int64_t side, int64_t epoch, int64_t id, uint8_t *to, struct error *err)
 {
@@ -189,9 +201,8 @@ static enum outcome load_once(const struct data *d, const char *path, int64_t id
     struct image image;
     int code = image_load(&image, d->root, d->list.names[id], err);
     bool read = !code || errno == 0; /* an error of the file itself, not of the system */
-    if (!code) code = prepare(o, &image, &o->preprocess, o->image_size, epoch, id, rgb, err);
-    if (!code && o->student_size)
-        code = prepare(o, &image, &o->student, o->student_size, epoch, id, rgb + student_place(d), err);
+    for (int i = 0; i <= o->more_views && !code; i++)
+        code = prepare(o, &image, preprocess_of(o, i), side_of(o, i), epoch, id, rgb + place_of(d, i), err);
     if (code) error_at(err, path, 0, 0);
     image_free(&image);
     return !code ? LOADED : read && code != EXIT_HOST_MEMORY ? UNDECODABLE : UNREADABLE;
@@ -376,7 +387,7 @@ static void *work(void *argument)
     struct data *d = argument;
     const struct data_options *o = &d->options;
     struct worker w = {.rgb = xmalloc(pixel_bytes(d))};
-    int64_t floats = o->student_size ? data_chunk(o) : 3 * o->image_size * o->image_size;
+    int64_t floats = o->more_views ? data_chunk(o) : 3 * o->image_size * o->image_size;
     if (d->share) w.partner = xmalloc((size_t)floats * sizeof *w.partner);
     processors_stay("", -1); /* the creating thread may be bound to a NUMA node */
     pthread_mutex_lock(&d->lock);
@@ -461,9 +472,9 @@ int data_open(struct data **data, const struct data_options *options, struct err
     d->bad = xcalloc((size_t)d->list.count, 1);
     if (!options->augment && !options->whole && d->list.count <= KEEP_BYTES / (int64_t)pixel_bytes(d))
         d->kept = xcalloc((size_t)d->list.count, sizeof *d->kept);
-    int64_t floats = options->student_size ? (options->batch + d->options.micro - 1) / d->options.micro *
-                                                 data_chunk(&d->options)
-                                           : options->batch * 3 * options->image_size * options->image_size;
+    int64_t floats = options->more_views ? (options->batch + d->options.micro - 1) / d->options.micro *
+                                               data_chunk(&d->options)
+                                         : options->batch * 3 * options->image_size * options->image_size;
     for (int64_t i = 0; i < d->depth; i++) {
         d->images[i] = malloc((size_t)floats * sizeof(float));
         d->ids[i] = xcalloc((size_t)options->batch, sizeof **d->ids);

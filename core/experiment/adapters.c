@@ -152,7 +152,7 @@ int adapters_settle(struct config *c, const struct model_shape *g, struct error 
 {
     const char *from = c->lora.adapter;
     if (!from[0]) {
-        int code = check_directory(c->model_t.weight, err);
+        int code = check_directory(c->model_t[0].weight, err);
         return code ? code : check_directory(c->model_s.weight, err);
     }
     if (!is_directory(from)) {

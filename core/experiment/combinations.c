@@ -5,12 +5,7 @@
 #include "core/experiment/objective.h"
 #include "core/model/lora.h"
 
-int64_t experiment_head_width(const struct config *c, const struct model_shape *teacher,
-                              const struct model_shape *student)
-{
-    if (!objective_of(c)->teacher) return 0;
-    return c->loss.head == LOSS_HEAD_LINEAR || teacher->out != student->out ? teacher->out : 0;
-}
+#include <stdio.h>
 
 /* What adapters of a student can have. */
 static void adapter_rows(const struct combinations *w, const struct config *c,
@@ -29,31 +24,92 @@ static void adapter_rows(const struct combinations *w, const struct config *c,
     }
 }
 
+/* Writes the name of a key of a part of the loss. */
+static const char *loss_key(int loss, const char *leaf, char *name, size_t size)
+{
+    snprintf(name, size, loss ? "loss%d.%s" : "loss%.0d.%s", loss ? loss + 1 : 0, leaf);
+    return name;
+}
+
+/* What one tower can give to a target. */
+static void output_rows_of(const struct combinations *w, const char *key, const char *tower,
+                           const struct model_shape *g, const struct output *o, bool trained)
+{
+    bool pools = model_shape_parts(g) & PART_ATTN_POOL, mean = g->pool > POOL_CLS,
+         patches = o->tokens != OUTPUT_CLS && !o->block;
+    REFUSE(w, patches && trained && pools, key, "loss.tokens: cls",
+           "patch tokens are compared, but the embedding of the %s is pooled by attention", tower);
+    REFUSE(w, patches && trained && mean, key, "set loss.tokens to cls, or pool to cls",
+           "patch tokens are compared, but the embedding of the %s is a mean of them", tower);
+    REFUSE(w, patches && !trained && mean && g->pool >= POOL_AVG_FIRST && g->pool <= POOL_AVG_RAW, key,
+           "set a block instead of the last",
+           "patch tokens are compared, but the %s has no norm of each token after its last block", tower);
+    REFUSE(w, o->tokens == OUTPUT_CLS_PATCH && (g->classless || model_shape_projects(g)), key,
+           "two parts of the loss: tokens cls, and tokens patch",
+           "class and patch tokens of the %s differ in width or meaning", tower);
+    REFUSE(w, o->block && (o->block < 0 || o->block >= g->depth), key, "0 is after all blocks",
+           "block %lld of the %s, which has %lld", (long long)o->block, tower, (long long)g->depth);
+    REFUSE(w, o->block && g->norms == POST_NORM, key, "compare the last tokens",
+           "blocks of the %s end with norms: the tokens between them are not normalised", tower);
+    REFUSE(w, o->block && o->tokens == OUTPUT_AVG, key, "tokens: patch",
+           "the mean of the patch tokens is computed after all blocks alone");
+    REFUSE(w, o->block && g->classless && (o->tokens == OUTPUT_CLS || o->tokens == OUTPUT_CLS_PATCH), key,
+           "tokens: patch", "the %s has no class token", tower);
+}
+
+/* The targets of a distillation. */
+static void target_rows(const struct combinations *w, const struct config *c,
+                        const struct experiment_towers *all)
+{
+    const struct targets *targets = &all->targets;
+    bool block = false;
+    for (int i = 0; i < (w->list ? 1 : targets->count); i++) {
+        const struct target *t = &targets->of[i];
+        const struct model_shape *teacher = &all->teachers[t->teacher], *student = &all->student;
+        char key[40], tokens[40];
+        int64_t width[2] = {w->list ? 0 : output_input(teacher, &t->of_teacher),
+                            w->list ? 0 : output_input(student, &t->student)};
+        loss_key(t->loss, "head", key, sizeof key);
+        loss_key(t->loss, "tokens", tokens, sizeof tokens);
+        REFUSE(w, t->student.head == HEAD_NONE && width[0] != width[1], key, "loss.head: auto, linear or mlp",
+               "the student's output has %lld values, the teacher's %lld, and loss.head is none",
+               (long long)width[1], (long long)width[0]);
+        REFUSE(w, t->rows_s && (!t->rows_t || t->rows_s > 65536 || t->rows_t > 65536), tokens,
+               "loss.tokens: cls", "the teacher has %lld patches, the student %lld", (long long)t->rows_t,
+               (long long)t->rows_s);
+        output_rows_of(w, tokens, "teacher", teacher, &t->of_teacher, false);
+        output_rows_of(w, tokens, "student", student, &t->student, true);
+        block = block || t->student.block || t->of_teacher.block;
+    }
+    for (int k = 0; k < all->teacher_count; k++)
+        REFUSE(w, !w->list && targets_of_teacher(targets, k).count == 0, "loss.teacher",
+               "add a part of the loss for it, or leave it out", "no part of the loss is of teacher %d",
+               k + 1);
+    REFUSE(w, block && config_stages(c) > 1, "dist.pipeline", "dist.pipeline: 1",
+           "tokens of blocks are compared, which a pipeline has on other ranks");
+    REFUSE(w, block && c->model_s.place == TOWER_PLACE_STREAMED, "model_s.place", "model_s.place: resident",
+           "heads of blocks are not streamed");
+    REFUSE(w, targets->count > 1 && config_trains_adapters(c), "lora.rank", "leave lora.rank out",
+           "lora.rank goes together with one part of the loss");
+}
+
+/* Some target has a head after all blocks. */
+static bool trains_heads(const struct targets *targets)
+{
+    bool any = false;
+    for (int i = 0; i < targets->count; i++)
+        any = any || (targets->of[i].student.head != HEAD_NONE && !targets->of[i].student.block);
+    return any;
+}
+
 /* What a model can have. */
 static void shape_rows(const struct combinations *w, const struct config *c,
-                       const struct model_shape *teacher, const struct model_shape *student)
+                       const struct experiment_towers *all)
 {
     const struct objective *o = objective_of(c);
+    const struct model_shape *student = &all->student;
     const char *freeze = config_key_here(c, "model_s.freeze");
-    REFUSE(w, o->teacher && c->loss.head == LOSS_HEAD_NONE && teacher->out != student->out, "loss.head",
-           "loss.head: auto or linear",
-           "the student's output has %lld values, the teacher's %lld, and loss.head is none",
-           (long long)student->out, (long long)teacher->out);
-    bool patches = o->teacher && c->loss.tokens == LOSS_TOKENS_CLS_PATCH;
-    int64_t count[2] = {patches ? model_shape_patches(teacher) : 0,
-                        patches ? model_shape_patches(student) : 0};
-    REFUSE(w, count[0] != count[1], "loss.tokens",
-           "loss.tokens: cls, or a data_s.image_size with as many patches",
-           "the teacher has %lld patches, the student %lld, and loss.tokens is cls+patch",
-           (long long)count[0], (long long)count[1]);
-    const struct model_shape *towers[] = {student, patches ? teacher : student};
-    for (int i = 0; i < (w->list ? 1 : 2); i++) {
-        REFUSE(w, patches && model_shape_parts(towers[i]) & PART_ATTN_POOL, "loss.tokens", "loss.tokens: cls",
-               "loss.tokens includes the patch tokens, but the embedding is pooled by attention");
-        REFUSE(w, patches && towers[i]->pool > POOL_CLS, "loss.tokens",
-               "set loss.tokens to cls, or pool to cls",
-               "loss.tokens includes the class and patch tokens, but the embedding is a mean of them");
-    }
+    target_rows(w, c, all);
     REFUSE(w,
            o->masked &&
                (c->data.mask_token >= student->vocabulary || c->data.special_tokens >= student->vocabulary),
@@ -65,14 +121,15 @@ static void shape_rows(const struct combinations *w, const struct config *c,
     bool end, frozen = config_frozen(c, student->depth, &groups, &end);
     REFUSE(w, !frozen, "model_s.freeze", "none, embed, a number of blocks, or all_but_head",
            "%s is %s, but the model has %lld blocks", freeze, c->model_s.freeze, (long long)student->depth);
-    REFUSE(w, end && !experiment_head_width(c, teacher, student) && student->classes <= 0, "model_s.freeze",
+    REFUSE(w, end && !trains_heads(&all->targets) && student->classes <= 0, "model_s.freeze",
            "loss.head: linear", "%s is all_but_head, but the student has no head", freeze);
 }
 
 /* What a training on several ranks can have. */
-static void rank_rows(const struct combinations *w, const struct config *c, const struct model_shape *teacher,
-                      const struct model_shape *student, int ranks)
+static void rank_rows(const struct combinations *w, const struct config *c,
+                      const struct experiment_towers *all, int ranks)
 {
+    const struct model_shape *student = &all->student;
     const struct objective *o = objective_of(c);
     bool shared = config_shares_steps(c, ranks);
     int stages = config_stages(c), replicas = config_replicas(c, ranks);
@@ -86,12 +143,13 @@ static void rank_rows(const struct combinations *w, const struct config *c, cons
     REFUSE(w, tensor > 1 && stages > 1 && ranks % stages == 0 && ranks % (stages * tensor), "dist.tensor",
            "start a multiple of their product: --cards, srun, --workers",
            "dist.tensor is %d and dist.pipeline %d, but there are %d ranks", tensor, stages, ranks);
-    const struct model_shape *divided[] = {student,
-                                           o->teacher && !c->train.cache_teacher ? teacher : student};
-    for (int i = 0; i < (w->list ? 1 : 2); i++)
-        REFUSE(w, stages > 1 && stages > divided[i]->depth && (!i || divided[1] != student), "dist.pipeline",
+    bool divided = o->teacher && !c->train.cache_teacher;
+    for (int i = -1; i < (w->list || !divided ? 0 : all->teacher_count); i++) {
+        const struct model_shape *tower = i < 0 ? student : &all->teachers[i];
+        REFUSE(w, stages > 1 && stages > tower->depth, "dist.pipeline",
                "use at most one stage for each block", "dist.pipeline is %d, but the %s has %lld blocks",
-               stages, objective_tower(o, !i), (long long)divided[i]->depth);
+               stages, objective_tower(o, i < 0), (long long)tower->depth);
+    }
     const struct step_division d = config_divide_step(c, ranks);
     REFUSE(w, shared && d.count < replicas, "train.micro_batch",
            "lower train.micro_batch, or start fewer ranks",
@@ -114,10 +172,10 @@ static void rank_rows(const struct combinations *w, const struct config *c, cons
 
 void experiment_combinations(const struct combinations *list)
 {
-    static const struct model_shape none = {.patch = 1};
+    static const struct experiment_towers none = {.student = {.patch = 1}};
     config_combinations(list);
-    shape_rows(list, list->config, &none, &none);
-    rank_rows(list, list->config, &none, &none, 1);
+    shape_rows(list, list->config, &none);
+    rank_rows(list, list->config, &none, 1);
 }
 
 /* Sets the error of the first row. */
@@ -134,20 +192,18 @@ static int result(const struct error *first, struct error *err)
     return first->code;
 }
 
-int experiment_check(const struct config *c, const struct model_shape *teacher,
-                     const struct model_shape *student, struct error *err)
+int experiment_check(const struct config *c, const struct experiment_towers *all, struct error *err)
 {
     struct error first = {0};
-    shape_rows(&(struct combinations){.config = c, .bad = refuse, .context = &first}, c, teacher, student);
+    shape_rows(&(struct combinations){.config = c, .bad = refuse, .context = &first}, c, all);
     return result(&first, err);
 }
 
-int experiment_check_ranks(const struct config *c, const struct model_shape *teacher,
-                           const struct model_shape *student, int ranks, struct error *err)
+int experiment_check_ranks(const struct config *c, const struct experiment_towers *all, int ranks,
+                           struct error *err)
 {
     struct error first = {0};
-    rank_rows(&(struct combinations){.config = c, .bad = refuse, .context = &first}, c, teacher, student,
-              ranks);
+    rank_rows(&(struct combinations){.config = c, .bad = refuse, .context = &first}, c, all, ranks);
     return result(&first, err);
 }
 

@@ -19,7 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 
-struct data_options experiment_tower_images(const struct config *c, bool student)
+struct data_options experiment_tower_images(const struct config *c, int tower)
 {
     struct stat st;
     bool list = stat(c->data.val, &st) == 0 && S_ISREG(st.st_mode),
@@ -28,8 +28,8 @@ struct data_options experiment_tower_images(const struct config *c, bool student
                                  .include = c->data.include,
                                  .exclude = c->data.exclude,
                                  .apart = list && !classes ? NULL : c->data.val, /* a list is of classes */
-                                 .image_size = train_image_size(c, student),
-                                 .preprocess = train_preprocess(c, student),
+                                 .image_size = train_image_size(c, tower),
+                                 .preprocess = train_preprocess(c, tower),
                                  .augment = c->data.augment,
                                  .flip = c->data.flip == 1,
                                  .crop_scale_min = c->data.crop_scale_min,
@@ -82,15 +82,44 @@ static struct data_options token_options(const struct config *c)
 struct data_options experiment_data_options(const struct config *c)
 {
     if (objective_of(c)->tokens) return token_options(c);
-    bool two = preprocess_two(c), both = two && !c->train.cache_teacher;
-    struct data_options options = experiment_tower_images(c, two && !both);
+    bool student = !objective_of(c)->teacher || c->train.cache_teacher;
+    struct data_options options =
+        student ? experiment_tower_images(c, TOWER_STUDENT) : experiment_images(c, true);
     options.labels = objective_of(c)->classes;
     options.label_file = c->data.labels;
     options.mixup = c->data.mixup;
     options.cutmix = c->data.cutmix;
-    if (!both) return options;
-    options.student_size = train_image_size(c, true);
-    options.student = train_preprocess(c, true);
+    return options;
+}
+
+/* Lists the towers whose images are versions of their own; returns their number. */
+static int list_views(const struct config *c, int towers[1 + MOST_MORE_VIEWS])
+{
+    int count = 0;
+    for (int i = 0; i <= TOWER_STUDENT; i++) {
+        int same = 0;
+        if (i < TOWER_STUDENT && i >= config_teachers(c)) continue;
+        while (same < count && preprocess_differs(c, towers[same], i)) same++;
+        if (same == count) towers[count++] = i;
+    }
+    return count;
+}
+
+int experiment_view(const struct config *c, int tower)
+{
+    int towers[1 + MOST_MORE_VIEWS], view = 0;
+    (void)list_views(c, towers);
+    while (preprocess_differs(c, towers[view], tower)) view++;
+    return view;
+}
+
+struct data_options experiment_images(const struct config *c, bool student)
+{
+    int towers[1 + MOST_MORE_VIEWS], count = list_views(c, towers);
+    struct data_options options = experiment_tower_images(c, 0);
+    for (int i = 1; i < count && (student || towers[i] != TOWER_STUDENT); i++)
+        options.more[options.more_views++] =
+            (struct data_view){train_image_size(c, towers[i]), train_preprocess(c, towers[i])};
     return options;
 }
 
@@ -145,7 +174,7 @@ int experiment_validation_list(struct image_list *list, const struct config *c, 
 static int open_bank(struct data **bank, const struct config *c, int rank, int ranks, int64_t batch,
                      struct error *err)
 {
-    struct data_options o = experiment_tower_images(c, true);
+    struct data_options o = experiment_tower_images(c, TOWER_STUDENT);
     o.augment = o.shuffle = false;
     o.whole = o.labels = true;
     o.label_file = c->data.labels;
@@ -397,10 +426,17 @@ int experiment_check_file(const struct config *c, const char *name, struct error
 int experiment_check_files(const struct config *c, void (*missing)(void *context, const struct error *),
                            void *context, struct error *err)
 {
-    static const char *const names[] = {"model_t.weight", "model_s.weight", "data.root", "data.labels",
-                                        "data.val"};
-    const bool read[] = {c->model_t.init != TOWER_INIT_RANDOM, c->model_s.init != TOWER_INIT_RANDOM, true,
-                         strcmp(path_basename(c->data.labels), "coarse") != 0, true};
+    static const char *const names[] = {"model_t.weight",  "model_t2.weight", "model_t3.weight",
+                                        "model_t4.weight", "model_s.weight",  "data.root",
+                                        "data.labels",     "data.val"};
+    const bool read[] = {c->model_t[0].init != TOWER_INIT_RANDOM,
+                         c->model_t[1].init != TOWER_INIT_RANDOM,
+                         c->model_t[2].init != TOWER_INIT_RANDOM,
+                         c->model_t[3].init != TOWER_INIT_RANDOM,
+                         c->model_s.init != TOWER_INIT_RANDOM,
+                         true,
+                         strcmp(path_basename(c->data.labels), "coarse") != 0,
+                         true};
     int code = 0;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         struct error e = {0};

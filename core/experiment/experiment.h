@@ -4,12 +4,18 @@
 
 #include "core/config/config.h"
 #include "core/data/data.h"
+#include "core/experiment/targets.h"
 #include "core/device/device.h"
 #include "core/model/shape.h"
 
-/* Returns the images of a resolved configuration: for teacher and student, or for the student alone where
- * the teacher's outputs are cached. */
+/* Returns the images of a resolved configuration: of all towers, or of the student alone where the teachers'
+ * outputs are cached. */
 struct data_options experiment_data_options(const struct config *config);
+/* Returns the images of all teachers and, unless it is left out, of the student: one version for all towers
+ * with the same size and preprocessing. */
+struct data_options experiment_images(const struct config *config, bool student);
+/* Returns the number of a tower's version among them. */
+int experiment_view(const struct config *config, int tower);
 /* data_open, with the classes in the order of class_order_read. */
 int experiment_open_data(struct data **data, const struct config *config, const char *run,
                          struct data_options *options, struct error *err);
@@ -30,7 +36,7 @@ int experiment_open_validation(struct validation_data *data, const struct config
                                bool report, int64_t batch, struct error *err);
 void experiment_close_validation(struct validation_data *data);
 /* Returns the images of one tower. */
-struct data_options experiment_tower_images(const struct config *config, bool student);
+struct data_options experiment_tower_images(const struct config *config, int tower);
 /* Sets model_s.classes, if it is 0 and the objective reads labels, to the number of classes in data.root.
  * Does nothing if there is no such directory. */
 int experiment_set_classes(struct config *config, struct error *err);
@@ -73,32 +79,37 @@ int experiment_fallback_weights(struct config *config, const char *directory, ch
 /* Returns the compute type of a tower. */
 enum dtype experiment_tower_type(const struct config_tower *tower);
 
-/* Checks names, shapes and settings of one tower's existing checkpoint. */
-int experiment_check_weights(struct config *config, bool student, struct error *err);
-/* Determines the model shapes from configuration and checkpoints, and resolves the configuration. Weights
- * that are NULL are not returned. */
-int experiment_shapes(struct config *config, bool random, struct model_shape *teacher,
-                      struct model_shape *student, struct weights **teacher_weights,
-                      struct weights **student_weights, struct error *err);
+/* Checks names, shapes and settings of one tower's existing checkpoint. tower: a teacher's number, or
+ * TOWER_STUDENT (preprocess.h). */
+int experiment_check_weights(struct config *config, int tower, struct error *err);
+/* The towers of a configuration. */
+struct experiment_towers {
+    struct model_shape teachers[MOST_TEACHERS], student;
+    int teacher_count;
+    struct weights *teacher_weights[MOST_TEACHERS], *student_weights; /* NULL: random values */
+    struct targets targets;
+};
+void experiment_no_towers(struct experiment_towers *towers);
+/* Determines the model shapes from configuration and checkpoints, and resolves the configuration. */
+int experiment_towers(struct config *config, bool random, struct experiment_towers *towers,
+                      struct error *err);
+/* Closes the weights. */
+void experiment_close_towers(struct experiment_towers *towers);
 /* Returns EXIT_CONFIG for the first combination of keys that does not go together with these shapes.
- * teacher: NULL without one. experiment_shapes calls it. */
-int experiment_check(const struct config *config, const struct model_shape *teacher,
-                     const struct model_shape *student, struct error *err);
+ * experiment_towers calls it. */
+int experiment_check(const struct config *config, const struct experiment_towers *towers, struct error *err);
 /* The same with a training on this number of ranks. */
-int experiment_check_ranks(const struct config *config, const struct model_shape *teacher,
-                           const struct model_shape *student, int ranks, struct error *err);
+int experiment_check_ranks(const struct config *config, const struct experiment_towers *towers, int ranks,
+                           struct error *err);
 /* The rows of adapters alone, for a student that is read without its teacher or classifier. */
 int experiment_check_adapters(const struct config *config, const struct model_shape *student,
                               struct error *err);
 struct combinations;
 /* Lists the rows of all combinations, also those that config_load checks. */
 void experiment_combinations(const struct combinations *list);
-/* Returns the outputs of the distillation head; 0: there is none. */
-int64_t experiment_head_width(const struct config *config, const struct model_shape *teacher,
-                              const struct model_shape *student);
-/* Determines the shape of one tower and opens its checkpoint. The teacher's is read for a student only if
- * needed: the student's default image size is the teacher's. */
-int experiment_tower_shape(struct config *config, bool student, struct model_shape *model_shape,
+/* Determines the shape of one tower and opens its checkpoint. The first teacher's is read for a student only
+ * if needed: the student's default image size is the teacher's. */
+int experiment_tower_shape(struct config *config, int tower, struct model_shape *model_shape,
                            struct weights **weights, struct error *err);
 
 #endif

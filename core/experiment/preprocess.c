@@ -403,23 +403,31 @@ static const struct preprocess *pipeline(enum data_pipeline pipeline)
                                               : &preprocess_clip;
 }
 
-struct preprocess train_preprocess(const struct config *c, bool student)
+struct preprocess train_preprocess(const struct config *c, int tower)
 {
     struct preprocess how = *pipeline(c->data.pipeline);
     read_keys(&how, &c->data.images);
-    if (student) read_keys(&how, &c->data_s.images);
+    read_keys(&how, tower == TOWER_STUDENT ? &c->data_s.images : &c->model_t[tower].images);
     return how;
 }
 
-int64_t train_image_size(const struct config *c, bool student)
+int64_t train_image_size(const struct config *c, int tower)
 {
-    return student && c->data_s.image_size ? c->data_s.image_size : c->data.image_size;
+    int64_t own = tower == TOWER_STUDENT ? c->data_s.image_size : c->model_t[tower].image_size;
+    return own ? own : c->data.image_size;
+}
+
+bool preprocess_differs(const struct config *c, int a, int b)
+{
+    struct preprocess x = train_preprocess(c, a), y = train_preprocess(c, b);
+    return train_image_size(c, a) != train_image_size(c, b) || !preprocess_same(&x, &y);
 }
 
 bool preprocess_two(const struct config *c)
 {
-    struct preprocess teacher = train_preprocess(c, false), student = train_preprocess(c, true);
-    return train_image_size(c, false) != train_image_size(c, true) || !preprocess_same(&teacher, &student);
+    bool any = preprocess_differs(c, 0, TOWER_STUDENT);
+    for (int i = 1; i < config_teachers(c); i++) any = any || preprocess_differs(c, 0, i);
+    return any;
 }
 
 const char *float_text(char *text, size_t size, float value)
@@ -460,10 +468,10 @@ static int assign(struct config *c, const char *section, const struct preprocess
     return code;
 }
 
-static void note_origin(struct config *c, bool student, const struct preprocess_found *found,
+static void note_origin(struct config *c, int tower, const struct preprocess_found *found,
                         bool pipeline_given, enum data_pipeline usual)
 {
-    char *text = c->images_from[student];
+    char *text = c->images_from[tower];
     size_t size = sizeof c->images_from[0];
     if (pipeline_given) snprintf(text, size, _("as the configuration says"));
     else if (found->from[0]) snprintf(text, size, _("as %s says"), found->from);
@@ -475,40 +483,69 @@ int preprocess_assign(struct config *c, const struct preprocess_found *found, bo
 {
     struct config_images given = given_of(c, "data", &c->data.images);
     struct preprocess usual = *pipeline(c->data.pipeline), is = found->how;
-    note_origin(c, false, found, pipeline_given, c->data.pipeline);
+    note_origin(c, 0, found, pipeline_given, c->data.pipeline);
     read_keys(&usual, &given);
     read_keys(&is, &given);
     if (pipeline_given || !found->from[0] || preprocess_same(&usual, &is)) return 0;
     return assign(c, "data", &is, err);
 }
 
+/* Writes the keys of a tower in `section` that differ from data's: from its own files, else, if `apart`, the
+ * default of its family. */
+static int assign_own(struct config *c, int tower, const char *section, const struct config_images *keys,
+                      const struct preprocess_found *found, bool pipeline_given, enum family family,
+                      bool apart, struct error *err)
+{
+    struct preprocess before = *pipeline(c->data.pipeline), is;
+    read_keys(&before, &c->data.images);
+    is = before;
+    struct config_images all = given_of(c, "data", &c->data.images), own = given_of(c, section, keys);
+    enum data_pipeline usual = config_usual_pipeline(family);
+    bool says = found->from[0] && !pipeline_given;
+    if (says || (apart && !pipeline_given)) {
+        is = says ? found->how : *pipeline(usual);
+        read_keys(&is, &all);
+        note_origin(c, tower, found, false, usual);
+    } else if (tower) memcpy(c->images_from[tower], c->images_from[0], sizeof c->images_from[0]);
+    read_keys(&is, &own);
+    return preprocess_same(&before, &is) ? 0 : assign(c, section, &is, err);
+}
+
+/* Writes the size of a tower's images where it is not data.image_size. */
+static int assign_size(struct config *c, const char *key, int64_t given, int64_t side, struct error *err)
+{
+    char size[24];
+    snprintf(size, sizeof size, "%lld", (long long)side);
+    return side == c->data.image_size || given ? 0 : config_assign(c, key, size, err);
+}
+
+int preprocess_assign_teacher(struct config *c, int teacher, const struct preprocess_found *found,
+                              bool pipeline_given, const struct model_shape *first,
+                              const struct model_shape *own, struct error *err)
+{
+    char section[24], key[48];
+    snprintf(section, sizeof section, teacher ? "model_t%d" : "model_t", teacher + 1);
+    snprintf(key, sizeof key, "%s.image_size", section);
+    int code = assign_size(c, key, c->model_t[teacher].image_size, own->image, err);
+    return code ? code
+                : assign_own(c, teacher, section, &c->model_t[teacher].images, found, pipeline_given,
+                             own->family, first->family != own->family, err);
+}
+
 int preprocess_assign_student(struct config *c, const struct preprocess_found *found, bool pipeline_given,
                               const struct model_shape *teacher, const struct model_shape *student, bool file,
                               struct error *err)
 {
-    struct preprocess before = train_preprocess(c, false), is = before;
-    struct config_images both = given_of(c, "data", &c->data.images),
-                         own = given_of(c, "data_s", &c->data_s.images);
-    enum data_pipeline usual = config_usual_pipeline(student->family);
-    bool says = found->from[0] && !pipeline_given, apart = teacher->family != student->family;
-    if (says || (file && apart && !pipeline_given)) {
-        is = says ? found->how : *pipeline(usual);
-        read_keys(&is, &both);
-        note_origin(c, true, found, false, usual);
-    } else memcpy(c->images_from[1], c->images_from[0], sizeof c->images_from[0]);
-    read_keys(&is, &own);
-    char size[24];
-    snprintf(size, sizeof size, "%lld", (long long)student->image);
-    int code = 0;
-    if (student->image != c->data.image_size && !c->data_s.image_size)
-        code = config_assign(c, "data_s.image_size", size, err);
-    return code || preprocess_same(&before, &is) ? code : assign(c, "data_s", &is, err);
+    int code = assign_size(c, "data_s.image_size", c->data_s.image_size, student->image, err);
+    return code ? code
+                : assign_own(c, TOWER_STUDENT, "data_s", &c->data_s.images, found, pipeline_given,
+                             student->family, file && teacher->family != student->family, err);
 }
 
-void preprocess_text(const struct config *c, bool student, char *text, size_t size)
+void preprocess_text(const struct config *c, int tower, char *text, size_t size)
 {
-    struct preprocess how = train_preprocess(c, student);
-    int64_t side = train_image_size(c, student);
+    struct preprocess how = train_preprocess(c, tower);
+    int64_t side = train_image_size(c, tower);
     char mean[80], std[80], resized[64];
     three_text(mean, sizeof mean, how.mean, " ");
     three_text(std, sizeof std, how.std, " ");
@@ -517,5 +554,5 @@ void preprocess_text(const struct config *c, bool student, char *text, size_t si
              preprocess_resized(&how, side), data_interpolation_names[1 + how.resample],
              how.as == RESIZE_AS_PIL ? "PIL" : "transformers");
     snprintf(text, size, _("%lld px, %scrop of the centre, mean %s, std %s, %s"), (long long)side,
-             how.resize == RESIZE_EXACT ? _("not resized, ") : resized, mean, std, c->images_from[student]);
+             how.resize == RESIZE_EXACT ? _("not resized, ") : resized, mean, std, c->images_from[tower]);
 }

@@ -23,14 +23,21 @@ int preprocess_read(struct preprocess_found *found, const struct sidecar *sideca
                     const struct weights *weights, struct error *err);
 
 /* Return preprocessing and image size of one tower, from a resolved configuration. */
-struct preprocess train_preprocess(const struct config *config, bool student);
-int64_t train_image_size(const struct config *config, bool student);
-/* Returns whether teacher and student have different preprocessings. */
+struct preprocess train_preprocess(const struct config *config, int tower);
+int64_t train_image_size(const struct config *config, int tower);
+/* Returns whether two towers have different preprocessings. */
+bool preprocess_differs(const struct config *config, int a, int b);
+/* Returns whether some tower differs from the first teacher. */
 bool preprocess_two(const struct config *config);
-/* Writes `found` into the keys that were not given. pipeline_given: data.pipeline was given, so the files are
- * ignored. The configuration is resolved. */
+/* Writes `found` into the keys of data that were not given. pipeline_given: data.pipeline was given, so the
+ * files are ignored. The configuration is resolved. */
 int preprocess_assign(struct config *config, const struct preprocess_found *found, bool pipeline_given,
                       struct error *err);
+/* Writes the keys of a further teacher that differ from data's: from its own files, else, if it is of another
+ * family than the first, the default of its family. */
+int preprocess_assign_teacher(struct config *config, int teacher, const struct preprocess_found *found,
+                              bool pipeline_given, const struct model_shape *first,
+                              const struct model_shape *own, struct error *err);
 /* Writes the student's keys that differ from the teacher's: from its own files, else, for a student from a
  * file and of a different family, the default of that family. */
 int preprocess_assign_student(struct config *config, const struct preprocess_found *found,
@@ -39,6 +46,6 @@ int preprocess_assign_student(struct config *config, const struct preprocess_fou
 /* Formats a float with the fewest digits that read back as the same value. */
 const char *float_text(char *text, size_t size, float value);
 /* Formats the preprocessing and its origin as one line. */
-void preprocess_text(const struct config *config, bool student, char *text, size_t size);
+void preprocess_text(const struct config *config, int tower, char *text, size_t size);
 
 #endif

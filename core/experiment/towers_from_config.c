@@ -16,13 +16,29 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Returns the number of a tower: of a teacher, or TOWER_STUDENT. */
+static int tower_number(const struct config *c, const struct config_tower *tower)
+{
+    return tower == &c->model_s ? TOWER_STUDENT : (int)(tower - c->model_t);
+}
+
+/* Writes the name of a tower's key. */
+static const char *tower_key(const struct config *c, const struct config_tower *tower, const char *leaf,
+                             char *name, size_t size)
+{
+    int number = tower_number(c, tower);
+    if (number == TOWER_STUDENT) snprintf(name, size, "model_s.%s", leaf);
+    else snprintf(name, size, number ? "model_t%d.%s" : "model_t%.0d.%s", number ? number + 1 : 0, leaf);
+    return name;
+}
+
 /* Sets the properties that keys of the tower give; 0 and auto: not given. */
 static void take_keys(const struct config *c, const struct config_tower *tower, struct model_shape *g)
 {
     bool tokens = objective_of(c)->tokens;
     for (enum fact f = 0; f < FACT_VALUES; f++) {
         char name[48];
-        snprintf(name, sizeof name, "%s.%s", tower == &c->model_t ? "model_t" : "model_s", fact_rows[f].name);
+        (void)tower_key(c, tower, fact_rows[f].name, name, sizeof name);
         int key = config_key_index(name);
         if (key < 0 || f == FACT_ACTIVATION || (f == FACT_HEAD_DIM && !tokens)) continue;
         const void *at = (const char *)c + config_keys[key].offset;
@@ -52,8 +68,8 @@ static int describe(const struct config *c, const struct config_tower *tower, bo
             if (fact_value(g, f) > 0 || (unshown & 1 << f && !objective_of(c)->tokens))
                 g->facts.from[f] = SOURCE_PRESET;
     }
-    bool from_weights =
-        tower == &c->model_s && from_file && !config_given(c, "model.family"); /* read from its file */
+    bool from_weights = from_file && (tower == &c->model_s ? !config_given(c, "model.family")
+                                                           : tower != c->model_t); /* read from its file */
     if (!g->family) g->family = tower->family;
     if (!g->family && !from_weights) g->family = c->model.family;
     int64_t heads = g->heads;
@@ -213,6 +229,8 @@ static int64_t size_given(const struct config *c, const struct config_tower *tow
                           const struct model_shape *teacher)
 {
     if (tower == &c->model_s && c->data_s.image_size) return c->data_s.image_size;
+    if (tower != &c->model_s && tower->image_size) return tower->image_size;
+    if (tower != &c->model_s && tower != c->model_t && !config_given(c, "data.image_size")) return 0;
     return teacher && !config_given(c, "data.image_size") ? 0 : c->data.image_size;
 }
 
@@ -324,12 +342,13 @@ static int settle(struct config *c, const struct config_tower *tower, const stru
     return code;
 }
 
-int experiment_check_weights(struct config *c, bool student, struct error *err)
+int experiment_check_weights(struct config *c, int tower, struct error *err)
 {
     struct model_shape g;
     struct weights *weights = NULL;
     struct preprocess_found images;
-    int code = settle(c, student ? &c->model_s : &c->model_t, NULL, false, &g, &weights, &images, err);
+    const struct config_tower *of = tower == TOWER_STUDENT ? &c->model_s : &c->model_t[tower];
+    int code = settle(c, of, NULL, false, &g, &weights, &images, err);
     weights_close(weights);
     return code;
 }
@@ -343,6 +362,15 @@ static int settle_class_count(struct config *c, const struct model_shape *g, str
                          "the number of classes is unknown: neither data.root nor the checkpoint give it");
     snprintf(text, sizeof text, "%lld", (long long)g->classes);
     return c->model_s.classes ? 0 : config_assign(c, "model_s.classes", text, err);
+}
+
+/* Checks a student without a teacher. */
+static int check_student(const struct config *c, const struct model_shape *student, struct error *err)
+{
+    struct experiment_towers towers;
+    experiment_no_towers(&towers);
+    towers.student = *student;
+    return experiment_check(c, &towers, err);
 }
 
 /* Determines the shape of a language model. */
@@ -362,83 +390,108 @@ static int settle_language(struct config *c, bool random, struct model_shape *g,
     if (!code && g->block > 0 && !blocks_used(g))
         log_info("model.context %lld is at most %lld: each token sees all, without blocks",
                  (long long)g->context, (long long)blocks_dense_context(g));
-    if (!code) code = experiment_check(c, NULL, g, err);
+    if (!code) code = check_student(c, g, err);
     return code ? code : config_resolve(c, g->family, err);
 }
 
 /* Determines the shape of one tower of images, without its teacher, and how its images are prepared. */
-static int settle_alone(struct config *c, bool student, bool random, struct model_shape *g,
+static int settle_alone(struct config *c, int tower, bool random, struct model_shape *g,
                         struct weights **weights, struct error *err)
 {
     struct preprocess_found images;
     bool pipeline_given = config_given(c, "data.pipeline"), own = !objective_of(c)->teacher;
-    int code = settle(c, student ? &c->model_s : &c->model_t, NULL, random, g, weights, &images, err);
-    enum family family = own || !c->model.family ? g->family : c->model.family;
-    if (!code && !c->data.image_size) c->data.image_size = g->image;
+    const struct config_tower *of = tower == TOWER_STUDENT ? &c->model_s : &c->model_t[tower];
+    int code = settle(c, of, NULL, random, g, weights, &images, err);
+    bool further = tower > 0 && tower < TOWER_STUDENT;
+    enum family family = own || further || !c->model.family ? g->family : c->model.family;
+    if (further) c->model.family = family; /* it alone is read */
+    if (!code && (!c->data.image_size || further)) c->data.image_size = g->image;
     if (!code) code = config_resolve(c, family, err);
     if (!code) code = preprocess_assign(c, &images, pipeline_given, err);
-    if (!code && student) memcpy(c->images_from[1], c->images_from[0], sizeof c->images_from[0]);
+    if (!code && tower) memcpy(c->images_from[tower], c->images_from[0], sizeof c->images_from[0]);
     return code;
 }
 
-int experiment_shapes(struct config *c, bool random, struct model_shape *teacher, struct model_shape *student,
-                      struct weights **teacher_weights, struct weights **student_weights, struct error *err)
+void experiment_no_towers(struct experiment_towers *t) { memset(t, 0, sizeof *t); }
+
+void experiment_close_towers(struct experiment_towers *t)
 {
-    *teacher_weights = *student_weights = NULL;
-    if (!objective_of(c)->teacher) {
-        memset(teacher, 0, sizeof *teacher);
-        if (objective_of(c)->tokens) return settle_language(c, random, student, student_weights, err);
-        int code = settle_alone(c, true, random, student, student_weights, err);
-        if (!code) code = settle_class_count(c, student, err);
-        if (!code) code = adapters_settle(c, student, err);
-        if (!code) code = experiment_check(c, NULL, student, err);
-        if (code) weights_close(*student_weights);
-        if (code) *student_weights = NULL;
-        return code;
-    }
-    struct preprocess_found images[2];
+    for (int i = 0; i < MOST_TEACHERS; i++) weights_close(t->teacher_weights[i]);
+    weights_close(t->student_weights);
+    memset(t->teacher_weights, 0, sizeof t->teacher_weights);
+    t->student_weights = NULL;
+}
+
+static int settle_student_alone(struct config *c, bool random, struct experiment_towers *t, struct error *err)
+{
+    if (objective_of(c)->tokens) return settle_language(c, random, &t->student, &t->student_weights, err);
+    int code = settle_alone(c, TOWER_STUDENT, random, &t->student, &t->student_weights, err);
+    if (!code) code = settle_class_count(c, &t->student, err);
+    if (!code) code = adapters_settle(c, &t->student, err);
+    return code ? code : check_student(c, &t->student, err);
+}
+
+static int settle_distillation(struct config *c, bool random, struct experiment_towers *t, struct error *err)
+{
+    struct preprocess_found images[MOST_TEACHERS + 1];
+    struct model_shape *first = &t->teachers[0], *student = &t->student;
     bool pipeline_given = config_given(c, "data.pipeline");
-    int code = settle(c, &c->model_t, NULL, random, teacher, teacher_weights, &images[0], err);
-    if (!code && !c->data.image_size) c->data.image_size = teacher->image;
-    if (!code) code = settle(c, &c->model_s, teacher, random, student, student_weights, &images[1], err);
-    if (!code && student->family != teacher->family && !c->model_s.family)
-        code = config_assign(c, "model_s.family", family_name(student->family), err);
-    if (!code) code = config_resolve(c, teacher->family, err);
-    if (!code) code = preprocess_assign(c, &images[0], pipeline_given, err);
+    int code = settle(c, &c->model_t[0], NULL, random, first, &t->teacher_weights[0], &images[0], err);
+    t->teacher_count = config_teachers(c);
+    if (!code && !c->data.image_size) c->data.image_size = first->image;
+    for (int i = 1; i < t->teacher_count && !code; i++)
+        code =
+            settle(c, &c->model_t[i], NULL, random, &t->teachers[i], &t->teacher_weights[i], &images[i], err);
     if (!code)
-        code = preprocess_assign_student(c, &images[1], pipeline_given, teacher, student,
-                                         *student_weights != NULL, err);
+        code =
+            settle(c, &c->model_s, first, random, student, &t->student_weights, &images[TOWER_STUDENT], err);
+    if (!code && student->family != first->family && !c->model_s.family)
+        code = config_assign(c, "model_s.family", family_name(student->family), err);
+    if (!code) code = config_resolve(c, first->family, err);
+    if (!code) code = preprocess_assign(c, &images[0], pipeline_given, err);
+    for (int i = 1; i < t->teacher_count && !code; i++)
+        code = preprocess_assign_teacher(c, i, &images[i], pipeline_given, first, &t->teachers[i], err);
+    if (!code)
+        code = preprocess_assign_student(c, &images[TOWER_STUDENT], pipeline_given, first, student,
+                                         t->student_weights != NULL, err);
     if (!code) code = adapters_settle(c, student, err);
-    if (!code) code = experiment_check(c, teacher, student, err);
-    if (code) {
-        weights_close(*teacher_weights);
-        weights_close(*student_weights);
-        *teacher_weights = *student_weights = NULL;
-    }
+    if (!code) code = targets_list(&t->targets, c, t->teachers, student, err);
+    return code ? code : experiment_check(c, t, err);
+}
+
+int experiment_towers(struct config *c, bool random, struct experiment_towers *t, struct error *err)
+{
+    experiment_no_towers(t);
+    int code = objective_of(c)->teacher ? settle_distillation(c, random, t, err)
+                                        : settle_student_alone(c, random, t, err);
+    if (code) experiment_close_towers(t);
     return code;
 }
 
 /* Returns whether the teacher must be read for the student's images: not if the keys of a run give them. */
 static bool needs_teacher(const struct config *c)
 {
-    if (!c->model_t.weight[0] || c->model_t.init == TOWER_INIT_RANDOM) return false;
+    if (!c->model_t[0].weight[0] || c->model_t[0].init == TOWER_INIT_RANDOM) return false;
     bool size = config_given(c, "data.image_size");
-    return !size || (!config_given(c, "data.pipeline") && access(c->model_t.weight, R_OK) == 0);
+    return !size || (!config_given(c, "data.pipeline") && access(c->model_t[0].weight, R_OK) == 0);
 }
 
-int experiment_tower_shape(struct config *c, bool student, struct model_shape *g, struct weights **weights,
+int experiment_tower_shape(struct config *c, int tower, struct model_shape *g, struct weights **weights,
                            struct error *err)
 {
-    struct model_shape other;
-    struct weights *others = NULL;
     *weights = NULL;
     int code;
+    bool student = tower == TOWER_STUDENT;
     if (objective_of(c)->tokens) code = settle_language(c, false, g, weights, err);
     else if (student && needs_teacher(c)) {
-        code = experiment_shapes(c, false, &other, g, &others, weights, err);
-        weights_close(others);
+        struct experiment_towers all;
+        code = experiment_towers(c, false, &all, err);
+        *g = all.student;
+        *weights = all.student_weights;
+        all.student_weights = NULL;
+        experiment_close_towers(&all);
     } else {
-        code = settle_alone(c, student, false, g, weights, err);
+        code = settle_alone(c, tower, false, g, weights, err);
         g->classes = 0; /* the embedding, not a classifier's output */
         if (!code && student) code = adapters_settle(c, g, err);
         if (!code && student) code = experiment_check_adapters(c, g, err);

@@ -285,7 +285,7 @@ static int all_used(const struct key_map *key_map, const bool *used, bool tied, 
         char printable[160];
         int64_t block;
         if (used[i] || weights_tensor(weights, i)->count == 0 || strncmp(name, key_map->begin, begin) != 0 ||
-            strncmp(name, "distill_head.", 13) == 0)
+            strncmp(name, HEAD_KEY, strlen(HEAD_KEY)) == 0)
             continue;
         const char *key = names_key(key_map, name, &block);
         if (names_use(key_map, key, block >= 0) != NAMES_READ) continue;

@@ -333,8 +333,6 @@ double family_rope_theta(enum family family)
 
 const char *family_key(const struct family_row *row, enum role role, int ffn)
 {
-    if (role == ROLE_HEAD_W) return "distill_head.weight";
-    if (role == ROLE_HEAD_B) return "distill_head.bias";
     if (ffn == 1 + ACTIVATION_SWIGLU && role >= ROLE_FFN_FIRST && role < ROLE_FFN_FIRST + ROLE_FFN_COUNT)
         return row->swiglu[role - ROLE_FFN_FIRST];
     return row->keys[role];

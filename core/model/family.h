@@ -73,8 +73,12 @@ enum role {
     ROLE_NORM_B,
     ROLE_OUT_W, /* projection of the pooled row; a family without one has out = width */
     ROLE_OUT_B,
-    ROLE_LM_HEAD, /* absent if model_shape.tied */
-    ROLE_HEAD_W,  /* distillation head or classifier, in every family */
+    ROLE_LM_HEAD,    /* absent if model_shape.tied */
+    ROLE_HEAD_FC1_W, /* of a distillation head with a hidden layer (outputs.h); ROLE_HEAD_W is its second */
+    ROLE_HEAD_FC1_B,
+    ROLE_HEAD_NORM_W,
+    ROLE_HEAD_NORM_B,
+    ROLE_HEAD_W, /* distillation head or classifier, in every family */
     ROLE_HEAD_B,
     ROLE_COUNT,
     ROLE_BLOCK_FIRST = ROLE_NORM1_W,
@@ -85,7 +89,10 @@ enum role {
     ROLE_FFN_COUNT = 4
 };
 
-#define CLASSIFIER_KEY "classifier." /* in files that meopt writes */
+/* In files that meopt writes: a classifier, and heads of a distillation. */
+#define CLASSIFIER_KEY "classifier."
+#define HEAD_KEY       "distill_head."
+enum { HEAD_PARAMETERS = ROLE_HEAD_B - ROLE_HEAD_FC1_W + 1 };
 
 /* Keys of the blocks of timm, as all libraries that adopted them use them. */
 #define VIT_KEYS                                                                                             \

@@ -76,7 +76,7 @@ int model_files_fit(struct model_files *known, const struct model_shape *g, cons
         last = &known->all[i];
         if (same(&last->fits, g)) return 0;
     }
-    int code = model_shape_fits(g, 0, weights, err);
+    int code = model_shape_fits(g, NULL, weights, err);
     if (!code && last) memcpy(&last->fits, g, sizeof *g);
     return code;
 }

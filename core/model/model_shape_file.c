@@ -735,8 +735,8 @@ int model_shape_infer(struct model_shape *g, const struct weights *weights, int6
     return code ? code : model_shape_check(g, head_dim, err);
 }
 
-int model_shape_fits(const struct model_shape *g, int64_t target, const struct weights *weights,
-                     struct error *err)
+int model_shape_fits(const struct model_shape *g, const struct outputs *outputs,
+                     const struct weights *weights, struct error *err)
 {
     struct parameter *list;
     struct key_map key_map;
@@ -744,7 +744,7 @@ int model_shape_fits(const struct model_shape *g, int64_t target, const struct w
     if (code) return code;
     struct model_shape whole = *g;
     whole.slices = 0;
-    int count = parameters_list(&whole, target, &list);
+    int count = parameters_list(&whole, outputs, &list);
     code = fit_shapes(&key_map, g->ffn, list, count, weights, err);
     free(list);
     return code;

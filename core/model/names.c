@@ -573,6 +573,7 @@ enum names_use names_use(const struct key_map *s, const char *key, bool block)
             return NAMES_READ;
     if (!block && s->classifier && begins(key, "head.")) return NAMES_IGNORED;
     if (!block && begins(key, CLASSIFIER_KEY)) return NAMES_IGNORED;
+    if (!block && begins(key, HEAD_KEY)) return NAMES_READ;
     if (!block && n->out && strcmp(key, n->out) == 0) return NAMES_READ;
     if (!block && n->zero && strcmp(key, n->zero) == 0) return NAMES_IGNORED;
     if (family_row(n->family)->rope == ROPE_DINOV3) {

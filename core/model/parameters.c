@@ -10,11 +10,12 @@
 
 /* Shape letters: D width, E of the token table, A of all query heads, Q queries, keys and values, V
  * vocabulary, C positions of tokens, Y token types, d one head, F hidden, G rows of the first feed-forward
- * matrix, O out, T target, P rows of the position embedding, R registers, U pooling queries, I 3O, N width of
- * the last norm, W of the pooled row, 3 channels, p patch side, 1. Flags: m GEMM operand, s small whatever
- * its shape, h head, f frozen: no gradient, c only with a classifier, l only without one, n new if a
- * checkpoint lacks it, o between activations, which muon orthogonalizes, d weight decay also with one row, x
- * and y: slices have some of its rows, of its columns. */
+ * matrix, O out, J, K and T input, hidden layer and result of a head, H input of its last matrix, P rows of
+ * the position embedding, R registers, U pooling queries, I 3O, N width of the last norm, W of the pooled row,
+ * 3 channels, p patch side, 1. Flags: m GEMM operand, s small whatever its shape, h head, f frozen: no
+ * gradient, c only with a classifier, l only without one, n new if a checkpoint lacks it, o between
+ * activations, which muon orthogonalizes, d weight decay also with one row, x and y: slices have some of its
+ * rows, of its columns. */
 static const struct {
     const char *shape, *flags;
     enum initial initial;
@@ -85,7 +86,11 @@ static const struct {
     [ROLE_OUT_W] = {"OW", "m", INITIAL_NORMAL},
     [ROLE_OUT_B] = {"O", "s", INITIAL_ZERO},
     [ROLE_LM_HEAD] = {"VD", "mx", INITIAL_NORMAL},
-    [ROLE_HEAD_W] = {"TO", "mh", INITIAL_NORMAL},
+    [ROLE_HEAD_FC1_W] = {"KJ", "mh", INITIAL_NORMAL},
+    [ROLE_HEAD_FC1_B] = {"K", "sh", INITIAL_ZERO},
+    [ROLE_HEAD_NORM_W] = {"K", "sh", INITIAL_ONE},
+    [ROLE_HEAD_NORM_B] = {"K", "sh", INITIAL_ZERO},
+    [ROLE_HEAD_W] = {"TH", "mh", INITIAL_NORMAL},
     [ROLE_HEAD_B] = {"T", "sh", INITIAL_ZERO},
 };
 
@@ -99,7 +104,12 @@ static const int parts[ROLE_COUNT] = {
     [ROLE_FFN_NORM_B] = PART_FFN_NORM,
 };
 
-static int64_t dimension(const struct model_shape *g, int64_t target, char letter)
+/* Sizes of a head; a model without one has none. */
+struct head_sizes {
+    int64_t input, hidden, result; /* hidden 0: there is one matrix */
+};
+
+static int64_t dimension(const struct model_shape *g, const struct head_sizes *head, char letter)
 {
     switch (letter) {
     case 'D': return g->width;
@@ -113,7 +123,10 @@ static int64_t dimension(const struct model_shape *g, int64_t target, char lette
     case 'F': return g->hidden;
     case 'G': return g->ffn == 1 + ACTIVATION_SWIGLU ? 2 * g->hidden : g->hidden;
     case 'O': return g->out;
-    case 'T': return target;
+    case 'J': return head->input;
+    case 'K': return head->hidden;
+    case 'H': return head->hidden ? head->hidden : head->input;
+    case 'T': return head->result;
     case 'P': return model_shape_position_rows(g, g->pos_grid);
     case 'R': return g->registers;
     case 'U': return g->pool_queries;
@@ -169,8 +182,8 @@ static void cut_parameter(struct parameter *p, int slice, int slices)
     snprintf(p->name + length, sizeof p->name - length, "#%d", slice);
 }
 
-static struct parameter parameter_of(const struct model_shape *g, int64_t target, enum role role, int group,
-                                     const char *prefix, const char *key)
+static struct parameter parameter_of(const struct model_shape *g, const struct head_sizes *head,
+                                     enum role role, int group, const char *prefix, const char *key)
 {
     const char *shape = shape_of(family_row(g->family), role);
     struct parameter p = {.count = 1,
@@ -182,7 +195,7 @@ static struct parameter parameter_of(const struct model_shape *g, int64_t target
     snprintf(p.name, sizeof p.name, "%s%s", prefix, key);
     int wide = 0;
     for (; shape[p.ndim]; p.ndim++) {
-        p.shape[p.ndim] = dimension(g, target, shape[p.ndim]);
+        p.shape[p.ndim] = dimension(g, head, shape[p.ndim]);
         p.count *= p.shape[p.ndim];
         wide += p.shape[p.ndim] != 1;
     }
@@ -204,27 +217,56 @@ static bool has_layerscale(const struct model_shape *g, const struct family_row 
     return g->layerscale == LAYERSCALE_USUAL ? row->layerscale : g->layerscale == LAYERSCALE_WITH;
 }
 
-static const char *classifier_key(enum role role)
+/* Adds the parameters of a classifier. */
+static int list_classifier(const struct model_shape *g, int group, struct parameter *list)
 {
-    return role == ROLE_HEAD_W ? CLASSIFIER_KEY "weight" : CLASSIFIER_KEY "bias";
+    const struct head_sizes sizes = {g->out, 0, g->classes};
+    list[0] = parameter_of(g, &sizes, ROLE_HEAD_W, group, CLASSIFIER_KEY, "weight");
+    list[1] = parameter_of(g, &sizes, ROLE_HEAD_B, group, CLASSIFIER_KEY, "bias");
+    list[0].initial = INITIAL_ZERO; /* the first loss is ln(classes) */
+    return 2;
 }
 
-int parameters_list(const struct model_shape *g, int64_t target, struct parameter **list)
+/* Adds the parameters of the distillation heads of a group: distill_head.weight and .bias of the first
+ * output, distill_head.N... of the N-th; with a hidden layer fc1, norm and fc2 in them. */
+static int list_heads(const struct model_shape *g, const struct outputs *outputs, int group,
+                      struct parameter *list)
+{
+    static const char *const hidden[] = {"fc1.weight", "fc1.bias",   "norm.weight",
+                                         "norm.bias",  "fc2.weight", "fc2.bias"},
+                             *const one[] = {"weight", "bias"};
+    int count = 0;
+    for (int i = 0; i < outputs->count; i++) {
+        const struct output *o = &outputs->of[i];
+        const struct head_sizes sizes = {output_input(g, o), o->head == HEAD_MLP ? o->hidden : 0, o->width};
+        int of = o->block ? (int)o->block + 1 : (int)g->depth + 1;
+        char prefix[32] = HEAD_KEY;
+        if (of != group || o->head == HEAD_NONE) continue;
+        if (i) snprintf(prefix, sizeof prefix, HEAD_KEY "%d.", i + 1);
+        for (enum role r = o->head == HEAD_MLP ? ROLE_HEAD_FC1_W : ROLE_HEAD_W; r <= ROLE_HEAD_B; r++) {
+            const char *key = o->head == HEAD_MLP ? hidden[r - ROLE_HEAD_FC1_W] : one[r - ROLE_HEAD_W];
+            list[count] = parameter_of(g, &sizes, r, group, prefix, key);
+            list[count++].output = i;
+        }
+    }
+    return count;
+}
+
+int parameters_list(const struct model_shape *g, const struct outputs *outputs, struct parameter **list)
 {
     const struct family_row *row = family_row(g->family);
     int slices = g->slices > 1 ? g->slices : 1, count = 0,
-        capacity = ROLE_COUNT * (int)(g->depth + 1) * slices;
+        capacity = ROLE_COUNT * (int)(g->depth + 1) * slices + MOST_OUTPUTS * HEAD_PARAMETERS;
     *list = xcalloc((size_t)capacity, sizeof **list);
     for (int64_t group = 0; group <= g->depth + 1; group++) {
         char prefix[64] = "";
         bool block = group > 0 && group <= g->depth;
         enum role first = group == 0 ? 0 : block ? ROLE_BLOCK_FIRST : ROLE_BLOCK_LAST + 1;
-        enum role end = group == 0 ? ROLE_BLOCK_FIRST : block ? ROLE_BLOCK_LAST + 1 : ROLE_COUNT;
+        enum role end = group == 0 ? ROLE_BLOCK_FIRST : block ? ROLE_BLOCK_LAST + 1 : ROLE_HEAD_FC1_W;
         if (block) snprintf(prefix, sizeof prefix, "%s%lld.", row->block_prefix, (long long)group - 1);
         for (enum role role = first; role < end; role++) {
-            const char *key =
-                g->classes > 0 && flagged(role, 'h') ? classifier_key(role) : family_key(row, role, g->ffn);
-            if (!key || (flagged(role, 'h') && target == 0 && g->classes <= 0)) continue;
+            const char *key = family_key(row, role, g->ffn);
+            if (!key) continue;
             if (flagged(role, g->classes > 0 ? 'l' : 'c')) continue;
             if (role == ROLE_REGISTERS && g->registers == 0) continue;
             if (role == ROLE_CLS && g->classless) continue;
@@ -236,8 +278,7 @@ int parameters_list(const struct model_shape *g, int64_t target, struct paramete
                 continue;
             if (role_part(role) & ~model_shape_parts(g)) continue;
             struct parameter *p = &(*list)[count++];
-            *p = parameter_of(g, g->classes > 0 ? g->classes : target, role, (int)group, prefix, key);
-            if (p->head && g->classes > 0) p->initial = INITIAL_ZERO; /* the first loss is ln(classes) */
+            *p = parameter_of(g, NULL, role, (int)group, prefix, key);
             if (slices == 1 || !(flagged(role, 'x') || flagged(role, 'y'))) continue;
             struct parameter whole = *p;
             for (int i = 0; i < slices; i++) {
@@ -246,6 +287,8 @@ int parameters_list(const struct model_shape *g, int64_t target, struct paramete
             }
             count += slices - 1;
         }
+        if (g->classes > 0 && group == g->depth + 1) count += list_classifier(g, (int)group, *list + count);
+        else if (outputs && g->classes <= 0) count += list_heads(g, outputs, (int)group, *list + count);
     }
     return count;
 }
@@ -254,7 +297,7 @@ int64_t model_shape_parameters(const struct model_shape *g)
 {
     struct parameter *list;
     int64_t sum = 0;
-    for (int i = parameters_list(g, 0, &list); i-- > 0;) sum += list[i].count;
+    for (int i = parameters_list(g, NULL, &list); i-- > 0;) sum += list[i].count;
     free(list);
     return sum;
 }
@@ -284,7 +327,7 @@ int parameters_check_slices(const struct model_shape *g, int slices, struct erro
     if (g->norms == POST_NORM)
         return error_set(err, EXIT_CONFIG, hint,
                          "model.slices is %d, and norms end the branches of the model", slices);
-    for (int i = parameters_list(g, 0, &list); i-- > 0 && !code;)
+    for (int i = parameters_list(g, NULL, &list); i-- > 0 && !code;)
         for (size_t k = 0; k < sizeof undivided / sizeof *undivided; k++)
             if (list[i].role == (int)undivided[k])
                 code =
@@ -297,7 +340,7 @@ int parameters_check_slices(const struct model_shape *g, int slices, struct erro
 struct parameter parameter_whole(const struct model_shape *g, const struct parameter *p)
 {
     if (p->slice < 0) return *p;
-    struct parameter whole = *p, fresh = parameter_of(g, 0, (enum role)p->role, p->group, "", "");
+    struct parameter whole = *p, fresh = parameter_of(g, NULL, (enum role)p->role, p->group, "", "");
     whole.name[strcspn(whole.name, "#")] = 0;
     whole.count = fresh.count;
     whole.slice = -1;

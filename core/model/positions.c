@@ -78,6 +78,8 @@ static void antialias_matrix(float *w, int64_t side, int64_t grid, int64_t cls)
     free(one);
 }
 
+void positions_grid(int64_t from, int64_t to, float *w) { antialias_matrix(w, to, from, 0); }
+
 void positions_matrix(const struct model_shape *g, float *w)
 {
     int64_t side = g->image / g->patch, grid = g->pos_grid, cls = !g->classless,

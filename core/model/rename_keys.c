@@ -166,7 +166,7 @@ void rename_keys_as_is(struct rename_keys *r, bool head)
 {
     for (int64_t i = 0; i < weights_count(r->tower); i++) {
         const char *name = weights_tensor(r->tower, i)->name;
-        bool own = strncmp(name, "distill_head.", strlen("distill_head.")) == 0 ||
+        bool own = strncmp(name, HEAD_KEY, strlen(HEAD_KEY)) == 0 ||
                    strncmp(name, CLASSIFIER_KEY, strlen(CLASSIFIER_KEY)) == 0;
         if (head || !own) copy_row(r, r->tower, i, r->dtype);
     }
@@ -308,7 +308,7 @@ int rename_keys_library(struct rename_keys *r, const struct model_shape *g, enum
     int code = fit_family(&own, g, r->tower, err);
     if (code) return code;
     struct parameter *list;
-    int count = parameters_list(g, 0, &list);
+    int count = parameters_list(g, NULL, &list);
     code = check_places(&as, library, g, list, count, err);
     for (int i = 0; i < count && !code; i++) {
         const struct parameter *p = &list[i];
@@ -408,7 +408,7 @@ int rename_keys_merge(struct rename_keys *r, const struct model_shape *g, const 
     if (!code) code = fit_family(&as, g, original, err);
     if (code) return code;
     struct parameter *list;
-    int count = parameters_list(g, 0, &list);
+    int count = parameters_list(g, NULL, &list);
     if (found.depth != g->depth || model_shape_projects(&found) != model_shape_projects(g))
         code = error_set(err, EXIT_CONFIG, "use the file that the student was initialized from",
                          "its tower has %lld blocks and %s projection, the student's %lld and %s",

@@ -123,10 +123,11 @@ int model_shape_infer(struct model_shape *model_shape, const struct weights *wei
                       struct error *err);
 /* The subset that names and shapes determine. */
 int model_shape_dims(struct model_shape *model_shape, const struct weights *weights, struct error *err);
+struct outputs;
 /* Returns whether the checkpoint has every parameter of such a tower in its shape, as tower_load requires.
- * Reads names and shapes only. target: of a distillation head, 0 for none. */
-int model_shape_fits(const struct model_shape *model_shape, int64_t target, const struct weights *weights,
-                     struct error *err);
+ * Reads names and shapes only. outputs: those of a student, with heads; NULL: none. */
+int model_shape_fits(const struct model_shape *model_shape, const struct outputs *outputs,
+                     const struct weights *weights, struct error *err);
 /* Applies the defaults without a checkpoint, then checks that everything is set and valid. */
 int model_shape_check(struct model_shape *model_shape, int64_t head_dim, struct error *err);
 
@@ -191,6 +192,7 @@ struct parameter {
     bool owned;      /* ranks do not divide it (dist.shard) */
     int64_t rows[3]; /* of the matrices of which it consists: queries, keys, values; gate, value. 0: one */
     bool head;       /* distillation head or classifier: lr scaled by optim.head_lr_scale */
+    int output;      /* of a head: the number of its output (outputs.h) */
     bool may_be_new; /* of a head: random if a checkpoint lacks it */
     bool adapter; /* A or B of an adapter (lora.h): role is its matrix's, of which it changes the rows from */
     int64_t first;           /* `first` on */

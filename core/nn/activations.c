@@ -131,17 +131,19 @@ static void lay_ends(struct tower *t, char *base, size_t *at)
     bool pre = m->roles[ROLE_PRE_W] != NULL, embedding = t->lowest == 0,
          averaged = tower_averages_first(t) || tower_averages_last(t);
     size_t e = dtype_bytes(o->compute), f = sizeof(float), B = (size_t)o->batch, R = B * (size_t)t->tokens,
-           D = (size_t)g->width, rows = B * (size_t)t->out_rows, normed = (size_t)tower_normed_rows(t),
-           E = (size_t)model_shape_embedding(g), H = (size_t)tower_head_width(t);
+           D = (size_t)g->width, rows = B * (size_t)m->pooled_rows, normed = (size_t)tower_normed_rows(t),
+           E = (size_t)model_shape_embedding(g), H = (size_t)tower_head_width(t),
+           wide = t->owns_loss ? H : D; /* of the rows after an image's first */
     size_t tokens = tower_place(at, pre && embedding ? R * E * e : 0),
            pre_stats = tower_place(at, pre ? 2 * R * f : 0), norm_stats = tower_place(at, 2 * normed * f),
            norm_hat = tower_place(at, m->norm_hat_bytes),
-           pooled = tower_place(at, m->pooled_apart ? rows * H * e : 0),
-           projected = tower_place(at, m->roles[ROLE_HEAD_W] ? rows * (size_t)g->out * e : 0),
+           pooled = tower_place(at, m->pooled_apart ? (B * H + (rows - B) * wide) * e : 0),
+           projected = tower_place(at, m->projects ? B * (size_t)g->out * e : 0),
            mean = tower_place(at, averaged ? B * D * f : 0),
            picked = tower_place(at, tower_picks_rows(t) ? rows * D * e : 0),
            picked_h = tower_place(at, tower_picks_rows(t) ? rows * H * e : 0),
            embedded = tower_place(at, m->roles[ROLE_EMBED_W] ? R * E * e : 0);
+    outputs_lay(t, base, at);
     if (tower_pools_by_attention(t)) *at = attn_pool_lay(t, &m->attn_pool, base, *at);
     if (!base) return;
     m->tokens = pre && embedding ? base + tokens : NULL;
@@ -151,7 +153,7 @@ static void lay_ends(struct tower *t, char *base, size_t *at)
     m->norm_rstd = m->norm_mean + normed;
     m->norm_hat = m->norm_hat_bytes ? base + norm_hat : NULL;
     m->pooled = base + pooled;
-    m->projected = base + projected;
+    m->projected = m->projects ? base + projected : NULL;
     m->mean = (float *)(void *)(base + mean);
     m->picked = base + picked;
     m->picked_h = base + picked_h;
@@ -175,7 +177,7 @@ static size_t lay_slot(struct tower *t, char *base)
     }
     bool out_here = tower_has_ends(t) && !t->owns_loss;
     if (!frozen && tower_has_ends(t)) lay_ends(t, base, &at);
-    size_t stream = tower_place(&at, tower_keeps_streams(t) ? R * D * sizeof(float) : 0),
+    size_t stream = tower_place(&at, tower_keeps_streams(t) ? tower_stream_values(t) * sizeof(float) : 0),
            out = tower_place(&at, out_here ? tower_out_bytes(t) : 0);
     if (!base) return at;
     if (tower_keeps_streams(t)) m->stream = (float *)(void *)(base + stream);
@@ -214,8 +216,10 @@ static size_t lay_shared(struct tower *t, char *base)
            resize = tower_place(&at, kept * positions * f),
            rotation = tower_place(
                &at, model_shape_rotates(g) ? (size_t)(t->rotated * model_shape_head_dim(g)) * f : 0),
-           lists = tower_place(&at, tower_lists_bytes(t));
+           lists = tower_place(&at, tower_lists_bytes(t)),
+           unit = tower_place(&at, outputs_of_blocks(t) ? D * f : 0);
     if (!base) return at;
+    m->unit = (float *)(void *)(base + unit);
     m->numbers = head ? (int32_t *)(void *)(base + numbers) : NULL;
     m->ones = head ? base + ones : NULL;
     m->types = types ? (int32_t *)(void *)(base + of_types) : NULL;
@@ -246,7 +250,8 @@ int activations_alloc(struct tower *t, struct error *err)
     m->stored = tower_post_norm(t) || o->compute != DTYPE_BF16 ? o->compute : DTYPE_F16;
     m->norm_type = many ? m->stored : DTYPE_F32;
     m->norm_hat_bytes = final ? (size_t)(tower_normed_rows(t) * g->width) * dtype_bytes(m->norm_type) : 0;
-    m->pooled_apart = m->roles[ROLE_OUT_W] || m->roles[ROLE_HEAD_W] || coca || t->owns_loss;
+    m->projects = m->roles[ROLE_OUT_W] && !outputs_headless(t);
+    m->pooled_apart = m->roles[ROLE_OUT_W] || !outputs_headless(t) || coca || t->owns_loss;
     m->pooled_type = m->pooled_apart ? o->compute : DTYPE_F32;
     m->x = xcalloc((size_t)g->depth, sizeof *m->x);
     m->kept = xcalloc((size_t)g->depth, sizeof *m->kept);
@@ -292,11 +297,13 @@ void activations_lay_scratch(struct tower *t)
     region = larger(region, tower_has_ends(t) ? B * (size_t)t->patches * p : 0) * e; /* patches */
     region = larger(region, frozen ? 0 : attention + R * heads * e);
     size_t pool = tower_pools_by_attention(t) ? attn_pool_scratch(t) : 0,
-           ends = frozen || t->owns_loss ? m->loss.bytes : tower_output_gradients(t) + pool;
+           ends = t->owns_loss ? m->loss.bytes
+                  : frozen     ? outputs_scratch(t)
+                               : tower_output_gradients(t) + pool;
     region = larger(region, tower_has_ends(t) ? larger(ends, encoder_scratch(t)) : 0);
     m->region_at = tower_place(&at, region);
     m->heads_at = m->region_at + attention;
-    m->dx_at = tower_place(&at, tower_keeps_streams(t) ? 0 : R * D * sizeof(float)); /* stream and gradient */
+    m->dx_at = tower_place(&at, tower_keeps_streams(t) ? 0 : tower_stream_values(t) * sizeof(float));
     size_t end = m->frozen_at = at; /* the gradients of a backward pass take its place */
     if (!tower_block_kept(t, 0)) lay_frozen_block(t, NULL, NULL, &end);
     if (!frozen) {

@@ -551,8 +551,10 @@ static void groups_backward(void *context)
     for (int group = pass->from; group >= pass->to; group--) {
         zero_small(pass, group);
         if (group == pass->tower->group_count - 1) model->head_backward(pass);
-        else if (group > 0) model->block_backward(pass, group - 1);
-        else model->embed_backward(pass);
+        else if (group > 0) {
+            model->block_backward(pass, group - 1);
+            outputs_of_block_backward(pass, group - 1);
+        } else model->embed_backward(pass);
     }
 }
 

@@ -471,28 +471,35 @@ static void pool(struct tower *t, int64_t batch)
                                                       .y = m->mean, .B = batch, .N = count, .D = D});
         if (!classes) dev->ops->cast(dev, m->mean, DTYPE_F32, m->pooled, m->pooled_type, batch * D);
         else concatenate(t, t1, batch);
-    } else { /* the class tokens of all images, then the patches image by image */
-        final_norm(t, m->pooled, m->pooled_type, 0, batch, 0, N);
-        if (t->out_rows > 1)
-            norm_tokens(t, m->pooled, m->pooled_type, batch, N - t->patches, t->patches, batch);
-    }
+    } else final_norm(t, m->pooled, m->pooled_type, 0, batch, 0, N);
 }
 
-/* Pooling, projection, head: x -> out */
+/* After them the patches, image by image. Their moments replace those of a frozen tower's pooling. */
+static void pool_patches(struct tower *t, int64_t batch)
+{
+    struct tower_memory *m = t->memory;
+    char *pooled = m->pooled;
+    int64_t wider = model_shape_pooled(&t->model_shape) - t->model_shape.width;
+    if (m->pooled_rows > 1)
+        norm_tokens(t, pooled + (size_t)(batch * wider) * dtype_bytes(m->pooled_type), m->pooled_type, batch,
+                    t->tokens - t->patches, t->patches, batch);
+}
+
+/* Pooling, projection, heads: x -> out */
 void image_head(struct tower *t, const struct batch *in)
 {
     struct device *dev = t->device;
     const struct model_shape *g = &t->model_shape;
     struct tower_memory *m = t->memory;
     enum dtype e = t->options.compute;
-    int64_t D = model_shape_pooled(g), rows = in->count * t->out_rows;
+    int64_t D = model_shape_pooled(g), rows = in->count;
     void *pooled = m->pooled;
     pool(t, in->count);
-    const struct parameter *out = m->roles[ROLE_OUT_W], *head = m->roles[ROLE_HEAD_W];
-    const void *y = pooled;
+    pool_patches(t, in->count);
+    const struct parameter *out = m->roles[ROLE_OUT_W];
     if (out) {
-        void *to = head ? m->projected : (void *)t->out;
-        enum dtype type = head ? e : DTYPE_F32;
+        void *to = m->projected ? m->projected : (void *)t->out;
+        enum dtype type = m->projected ? e : DTYPE_F32;
         if (t->family->out_transposed) /* proj is (in, out) */
             dev->ops->gemm(dev, &(struct gemm){.m = rows,
                                                .n = g->out,
@@ -507,10 +514,8 @@ void image_head(struct tower *t, const struct batch *in)
                                                .c_type = type,
                                                .alpha = 1});
         else tower_linear(t, pooled, out, f32(m->roles[ROLE_OUT_B]), to, type, rows);
-        y = to;
     }
-    if (head) tower_linear(t, y, head, f32(m->roles[ROLE_HEAD_B]), t->out, DTYPE_F32, rows);
-    else if (!out && pooled != t->out) dev->ops->cast(dev, pooled, e, t->out, DTYPE_F32, rows * D);
+    if (m->pooled_apart && (!out || m->projected)) outputs_forward(t, in);
 }
 
 struct forward {
@@ -524,8 +529,10 @@ static void forward(void *context)
     const struct model *model = f->tower->model;
     for (int group = f->from; group <= f->to; group++) {
         if (group == 0) model->embed(f->tower, f->batch);
-        else if (group < f->tower->group_count - 1) model->block(f->tower, f->batch, group - 1);
-        else model->head(f->tower, f->batch);
+        else if (group < f->tower->group_count - 1) {
+            outputs_of_block(f->tower, f->batch, group - 1);
+            model->block(f->tower, f->batch, group - 1);
+        } else model->head(f->tower, f->batch);
     }
 }
 void tower_forward(struct tower *t, const struct batch *batch)

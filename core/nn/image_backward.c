@@ -107,68 +107,51 @@ static void pool_backward(const struct pass *pass, char *dy)
         norm_tokens_backward(pass, td, e, classes, first, count);
     } else {
         final_norm_backward(pass, dy, m->pooled_type, 0, B, 0, N);
-        if (t->out_rows > 1)
+        if (m->pooled_rows > 1)
             norm_tokens_backward(pass, dy + (size_t)(B * D) * dtype_bytes(m->pooled_type), m->pooled_type, B,
                                  N - t->patches, t->patches);
     }
 }
 
-size_t tower_output_gradients(const struct tower *t)
-{
-    size_t rows = (size_t)(t->options.batch * t->out_rows), e = dtype_bytes(t->options.compute);
-    return (rows * (size_t)(t->out_width + t->model_shape.out + model_shape_pooled(&t->model_shape)) * e +
-            192 + 63) &
-           ~(size_t)63;
-}
-
-/* Backward through the output: dout (rows, T or O) -> dx after the last block; rows = B, or B*N with patch
- * tokens.
+/* Backward through the output: dout -> dx after the last block.
  *
- *   out = head(y), y = project(pooled), pooled = norm(x) of the output rows
- *   dy = dout W_head, dpooled = dy W_out, or dy P^T where y = pooled P with P (D, O): then dP = pooled^T dy
+ *   out = heads(y), y = project(pooled), pooled = norm(x) of the output rows
+ *   outputs_backward: dy (B, O), or dpooled without a projection, and dpooled of the patches
+ *   dpooled = dy W_out, or dy P^T where y = pooled P with P (D, O): then dP = pooled^T dy
  *   then pool_backward
  */
 void image_head_backward(const struct pass *pass)
 {
     struct tower *t = pass->tower;
-    struct device *dev = t->device;
     struct tower_memory *m = t->memory;
     const struct model_shape *g = &t->model_shape;
-    enum dtype e = t->options.compute, dy_type = m->pooled == t->out ? m->pooled_type : e;
-    int64_t D = model_shape_pooled(g), rows = pass->batch->count * t->out_rows;
-    size_t bytes = dtype_bytes(e), step = ((size_t)(rows * t->out_width) * bytes + 63) & ~(size_t)63;
-    char *region = m->scratch + m->region_at, *dy = region;
-    const struct parameter *head = m->roles[ROLE_HEAD_W], *out = m->roles[ROLE_OUT_W];
-    dev->ops->cast(dev, pass->dout, DTYPE_F32, dy, dy_type, rows * t->out_width);
-    if (head) {
-        char *below = region + step;
-        step += ((size_t)(rows * g->out) * bytes + 63) & ~(size_t)63;
-        tower_linear_backward(pass, dy, out ? m->projected : m->pooled, head, m->roles[ROLE_HEAD_B],
-                              t->options.frozen_end ? NULL : below, rows);
-        if (t->options.frozen_end) return;
-        dy = below;
-    }
-    if (out) {
-        char *below = region + step;
-        if (t->family->out_transposed) { /* y = x P, P (in, out) */
-            tower_weight_gradient(pass, m->pooled, D, dy, g->out, out, rows);
-            dev->ops->gemm(dev, &(struct gemm){.m = rows,
-                                               .n = D,
-                                               .k = g->out,
-                                               .transpose_b = true,
-                                               .a = dy,
-                                               .b = tower_matrix(t, out),
-                                               .c = below,
-                                               .lda = g->out,
-                                               .ldb = g->out,
-                                               .ldc = D,
-                                               .ab_type = e,
-                                               .c_type = e,
-                                               .alpha = 1});
-        } else tower_linear_backward(pass, dy, m->pooled, out, m->roles[ROLE_OUT_B], below, rows);
-        dy = below;
-    }
-    pool_backward(pass, dy);
+    enum dtype e = t->options.compute;
+    int64_t D = model_shape_pooled(g), B = pass->batch->count;
+    struct output_gradients d = tower_output_gradients_at(t);
+    const struct parameter *out = m->roles[ROLE_OUT_W];
+    if (m->pooled_apart) outputs_backward(pass);
+    else
+        t->device->ops->cast(t->device, pass->dout, DTYPE_F32, d.pooled, m->pooled_type,
+                             B * t->out_rows * t->out_width);
+    if (t->options.frozen_end) return;
+    if (out && t->family->out_transposed) { /* y = x P, P (in, out) */
+        tower_weight_gradient(pass, m->pooled, D, d.projected, g->out, out, B);
+        t->device->ops->gemm(t->device, &(struct gemm){.m = B,
+                                                       .n = D,
+                                                       .k = g->out,
+                                                       .transpose_b = true,
+                                                       .a = d.projected,
+                                                       .b = tower_matrix(t, out),
+                                                       .c = d.pooled,
+                                                       .lda = g->out,
+                                                       .ldb = g->out,
+                                                       .ldc = D,
+                                                       .ab_type = e,
+                                                       .c_type = e,
+                                                       .alpha = 1});
+    } else if (out)
+        tower_linear_backward(pass, d.projected, m->pooled, out, m->roles[ROLE_OUT_B], d.pooled, B);
+    pool_backward(pass, d.pooled);
 }
 
 /* Backward through the embedding. tokens (B, N, D), row 0 of an image = cls + pos_0, then the registers, then

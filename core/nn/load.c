@@ -261,7 +261,7 @@ static int check_used(const struct weights *w, const bool *used, struct error *e
         char text[160];
         if (strncmp(name, prefix, sizeof prefix - 1) == 0) own += sizeof prefix - 1;
         bool head = strncmp(own, "head.", 5) == 0 || strncmp(own, "classifier.", 11) == 0 ||
-                    strncmp(own, "distill_head.", 13) == 0;
+                    strncmp(own, HEAD_KEY, strlen(HEAD_KEY)) == 0;
         if (!used[i] && !head)
             return error_set(err, EXIT_CONFIG,
                              "lora.targets are those of the file; or merge it in PEFT: merge_and_unload()",

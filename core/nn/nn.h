@@ -19,6 +19,7 @@
 #define MEOPT_NN_H
 
 #include "core/model/lora.h"
+#include "core/model/outputs.h"
 #include "core/nn/slices.h"
 
 enum recompute { RECOMPUTE_NONE, RECOMPUTE_BLOCK };
@@ -61,10 +62,9 @@ struct tower_options {
     /* The slices of sliced parameters (model_s.slices) that this rank of a tensor group has: slices_own of
      * them, from slices_first on; 0, 0: all (tower_owns_parameter) */
     int slices_first, slices_own;
-    bool patch_tokens; /* out also holds the patch tokens (loss tokens cls+patch) */
-    bool head_loaded;  /* tower_load refuses a file without the head or classifier (EXIT_USAGE) */
-    int64_t target;    /* T of a linear distillation head, 0: none. model_shape.classes replaces it */
-    size_t loss_chunk; /* of a language model: bytes of logits at once; 0: LM_LOSS_CHUNK (lm_loss.h) */
+    struct outputs outputs; /* of a distillation (outputs.h); count 0: the embedding. Not of a classifier */
+    bool head_loaded;       /* tower_load refuses a file without the head or classifier (EXIT_USAGE) */
+    size_t loss_chunk;      /* of a language model: bytes of logits at once; 0: LM_LOSS_CHUNK (lm_loss.h) */
     /* Each block keeps queries, keys and values of its tokens, for batch.rows. batch 1, GRADIENTS_NONE */
     bool cache;
     enum memory_class weights_class, activations_class; /* a teacher's are MEMORY_TEACHER, twice */
@@ -84,15 +84,18 @@ struct tower {
     int64_t patches; /* P */
     int64_t rotated; /* tokens with rotary positions, the last ones of a sample */
     bool resized;    /* positions pass through a resize matrix */
-    /* rows of out per image: 1 (cls), or 1 + P with patch_tokens; of a language model head_rows */
-    int64_t out_rows;
-    int64_t out_width; /* T with a distillation head, the classes with a classifier, else O */
+    /* of the first output: rows per image, of a language model head_rows; values of a row: the head's, the
+     * classes of a classifier, else O */
+    int64_t out_rows, out_width;
+    int64_t out_values; /* of all outputs, per image */
     /* A language model: out_width is the vocabulary, there is no out. The head's backward computes the loss
      * and its gradient together, because logits are never stored as a whole. */
     bool owns_loss;
     bool picks; /* an encoder: the head computes the rows batch.picked */
-    float *out; /* F32 (batch*out_rows, out_width) of the selected slot, valid until its next forward: the cls
-                   rows of all images first, then the patch rows image by image */
+    /* F32 of the selected slot, valid until its next forward: the outputs one after the other, each
+     * options.batch times its values per image (tower_output_at). In an output the class rows of all images
+     * are first, then the patch rows image by image */
+    float *out;
     struct parameter *parameters;
     int parameter_count;
     int group_count; /* depth + 2 */
@@ -109,6 +112,14 @@ struct gradient_span {
     void *p; /* NULL for a frozen tower, and for another stage's group */
     size_t bytes, f32_bytes;
 };
+
+/* Outputs of a tower of images; a tower without a list has one. */
+static inline int tower_outputs(const struct tower *t)
+{
+    return t->options.outputs.count ? t->options.outputs.count : 1;
+}
+/* Where an output begins in `out`, and its gradient in an array of the same layout. */
+int64_t tower_output_at(const struct tower *tower, int output);
 
 /* The stage of a group: groups go round the stages, so each has a share of them. Both ends of the model are
  * on stage 0, because they may share a table. */
@@ -178,7 +189,7 @@ typedef int (*parameter_values)(void *context, int index, const float *values, s
 /* With weight_buffers, values of parameters that are not resident go to `loaded` only.
  *
  * tower_load reads values from a checkpoint: every parameter must exist with its shape, and be finite. The
- * distillation head (distill_head.weight, .bias) is loaded if present, otherwise unchanged: call
+ * distillation heads (distill_head....) are loaded if present, otherwise unchanged: call
  * tower_init_random(head_only) first. So is the pooler of an encoder's classifier. A classifier is loaded if
  * the file has one of its shape, under the key of any library (names.h), and tower_load logs which it is.
  * `loaded` may be NULL.

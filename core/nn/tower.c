@@ -233,6 +233,15 @@ static void upload_resize(struct tower *t)
     free(w);
 }
 
+static void upload_unit(struct tower *t)
+{
+    int64_t D = t->model_shape.width;
+    float *unit = xcalloc((size_t)D, sizeof *unit);
+    for (int64_t i = 0; i < D; i++) unit[i] = 1;
+    t->device->upload(t->device, t->memory->unit, unit, (size_t)D * sizeof *unit);
+    free(unit);
+}
+
 static void upload_rotation(struct tower *t)
 {
     const struct model_shape *g = &t->model_shape;
@@ -330,11 +339,35 @@ static void connect_adapters(struct tower *t)
     }
 }
 
+/* Sets rows and widths of what the passes compute. */
+static void set_sizes(struct tower *t)
+{
+    const struct model_shape *g = &t->model_shape;
+    const struct tower_options *o = &t->options;
+    t->tokens = model_shape_tokens(g);
+    t->patches = model_shape_patches(g);
+    t->resized = model_shape_resizes(g);
+    t->model = model_of(g);
+    t->owns_loss = t->model->owns_loss;
+    t->picks = t->owns_loss && family_encoder(t->family);
+    t->rotated = t->owns_loss ? t->tokens : t->patches;
+    const struct output *first = o->outputs.count ? &o->outputs.of[0] : NULL;
+    t->out_rows = t->owns_loss ? model_shape_head_rows(g) : first ? output_rows(g, first) : 1;
+    t->out_width = t->owns_loss     ? g->vocabulary
+                   : g->classes > 0 ? g->classes
+                   : first          ? output_width(g, first)
+                                    : g->out;
+    t->out_values = tower_output_at(t, tower_outputs(t)) / o->batch;
+    t->memory->pooled_rows = t->owns_loss                        ? t->out_rows
+                             : outputs_read_patches(&o->outputs) ? 1 + t->patches
+                                                                 : 1;
+}
+
 int tower_create(struct tower **tower, struct device *device, const struct model_shape *model_shape,
                  const struct tower_options *options, struct error *err)
 {
     assert(options->batch > 0 && !(options->master && options->weight_type != DTYPE_BF16));
-    assert(!options->patch_tokens ||
+    assert(!outputs_read_patches(&options->outputs) || options->gradients == GRADIENTS_NONE ||
            !(model_shape->pool > POOL_CLS || model_shape_parts(model_shape) & PART_ATTN_POOL));
     assert(!options->cache || (options->batch == 1 && options->gradients == GRADIENTS_NONE));
     assert(options->saved == SAVED_MINIMAL || options->recompute == RECOMPUTE_NONE);
@@ -356,22 +389,9 @@ int tower_create(struct tower **tower, struct device *device, const struct model
     t->family = family_row(model_shape->family);
     t->options = *options;
     if (!t->options.slots) t->options.slots = 1;
-    t->tokens = model_shape_tokens(model_shape);
-    t->patches = model_shape_patches(model_shape);
-    t->resized = model_shape_resizes(model_shape);
-    t->model = model_of(model_shape);
-    t->owns_loss = t->model->owns_loss;
-    t->picks = t->owns_loss && family_encoder(t->family);
-    t->rotated = t->owns_loss ? t->tokens : t->patches;
-    t->out_rows = t->owns_loss            ? model_shape_head_rows(model_shape)
-                  : options->patch_tokens ? 1 + t->patches
-                                          : 1;
-    t->out_width = t->owns_loss               ? model_shape->vocabulary
-                   : model_shape->classes > 0 ? model_shape->classes
-                   : options->target          ? options->target
-                                              : model_shape->out;
+    set_sizes(t);
     t->group_count = (int)model_shape->depth + 2;
-    t->parameter_count = parameters_list(model_shape, options->target, &t->parameters);
+    t->parameter_count = parameters_list(model_shape, &options->outputs, &t->parameters);
     if (options->lora.rank)
         t->parameter_count = lora_parameters(model_shape, &options->lora, &t->parameters, t->parameter_count);
     t->lowest = options->gradients == GRADIENTS_NONE ? t->group_count
@@ -384,7 +404,13 @@ int tower_create(struct tower **tower, struct device *device, const struct model
     for (int i = 0; i < t->parameter_count; i++) {
         struct parameter *p = &t->parameters[i];
         if (p->adapter || p->slice > 0) continue;
-        if (p->group > 0 && p->group <= model_shape->depth) m->blocks[p->group - 1][p->role] = p;
+        if (p->head) {
+            struct output_memory *o = &m->outputs[p->output];
+            const struct parameter **at[HEAD_PARAMETERS] = {&o->fc1_w,  &o->fc1_b, &o->norm_w,
+                                                            &o->norm_b, &o->w,     &o->b};
+            *at[p->role - ROLE_HEAD_FC1_W] = p;
+            if (p->output == 0) m->roles[p->role] = p;
+        } else if (p->group > 0 && p->group <= model_shape->depth) m->blocks[p->group - 1][p->role] = p;
         else m->roles[p->role] = p;
     }
     connect_adapters(t);
@@ -410,6 +436,7 @@ int tower_create(struct tower **tower, struct device *device, const struct model
     *tower = t;
     if (device->kind == DEVICE_DRY) return 0; /* it reads no values */
     if (t->resized && tower_has_ends(t)) upload_resize(t);
+    if (outputs_of_blocks(t)) upload_unit(t);
     if (model_shape_rotates(model_shape)) upload_rotation(t);
     if (blocks_used(model_shape)) upload_lists(t);
     if (tower_has_ends(t)) upload_constants(t);

@@ -44,6 +44,14 @@ struct lora_pair {
     int64_t first;
 };
 
+/* A distillation head, and what it keeps for backward. */
+struct output_memory {
+    const struct parameter *fc1_w, *fc1_b, *norm_w, *norm_b, *w, *b; /* NULL: none */
+    void *mean;                                                      /* t (B, D) of OUTPUT_AVG: its input */
+    void *h;                      /* t (rows, hidden): of the hidden layer before its norm */
+    float *norm_mean, *norm_rstd; /* (rows) */
+};
+
 struct tower_memory {
     struct lora_pair *pairs;                 /* of all matrices */
     struct parameter *roles[ROLE_COUNT];     /* outside the blocks; NULL if the family has none */
@@ -79,11 +87,15 @@ struct tower_memory {
     float *norm_mean, *norm_rstd;   /* (B*out_rows) */
     enum dtype norm_type;           /* stored type for many rows, F32 for few */
     size_t norm_hat_bytes;
-    void *norm_hat;          /* norm_type (B*out_rows, D) of the final norm; NULL: frozen, or no norm */
-    bool pooled_apart;       /* false: pooled is the output */
-    enum dtype pooled_type;  /* t; F32 where it is the output */
-    void *pooled;            /* pooled_type (B*out_rows, D or head_width) after the final norm */
-    void *projected;         /* t (B*out_rows, O): input of the distillation head, when projected */
+    void *norm_hat;         /* norm_type (B*out_rows, D) of the final norm; NULL: frozen, or no norm */
+    bool pooled_apart;      /* false: pooled is the output */
+    int64_t pooled_rows;    /* per image: 1, and the patches if an output reads them */
+    enum dtype pooled_type; /* t; F32 where it is the output */
+    void *pooled;           /* pooled_type (B*pooled_rows, D or head_width) after the final norm */
+    bool projects;          /* the projection has another reader than the output */
+    void *projected;        /* t (B, O): the projected embedding; NULL without `projects` */
+    struct output_memory outputs[MOST_OUTPUTS];
+    float *unit;             /* (D) of 1: the weights of norms that have none */
     void *picked, *picked_h; /* t (B*out_rows, D), (B*out_rows, head_width): input of an encoder's head, and
                                 of its activation */
     void *embedded;          /* t (R, E) with ROLE_EMBED_W: its input */
@@ -213,9 +225,17 @@ static inline bool tower_saves_h(const struct tower *tower)
 {
     return tower->options.backward_twice && tower->options.slots == 1;
 }
+/* Values of the stream, where outputs of a distillation are also added up. */
+static inline size_t tower_stream_values(const struct tower *tower)
+{
+    const struct model_shape *g = &tower->model_shape;
+    int64_t B = tower->options.batch, values = B * tower->tokens * g->width,
+            sums = tower->options.outputs.count > 1 ? B * g->out : 0;
+    return (size_t)(values > sums ? values : sums);
+}
 static inline size_t tower_out_bytes(const struct tower *tower)
 {
-    return (size_t)(tower->options.batch * tower->out_rows * tower->out_width) * sizeof(float);
+    return (size_t)(tower->options.batch * tower->out_values) * sizeof(float);
 }
 
 /* activations.c: allocates the activations, binds those of the selected slot, lays out scratch. */
@@ -380,8 +400,30 @@ static inline bool tower_norms_end(const struct tower *tower)
     return tower_post_norm(tower) || tower_sum_norm(tower);
 }
 
-/* Bytes of the gradients of output, head and projection in scratch, at region_at (image_head_backward). */
+/* outputs.c: the distillation heads, after the last group's pooling and before block `block`. Lays out what
+ * they keep, from `base` at *at; NULL base only counts. */
+void outputs_lay(struct tower *tower, char *base, size_t *at);
+/* Bytes that they keep for `batch` images. */
+size_t outputs_bytes(const struct tower *tower);
+/* pooled, projected -> out; the stream before a block -> out */
+void outputs_forward(struct tower *tower, const struct batch *batch);
+void outputs_of_block(struct tower *tower, const struct batch *batch, int64_t block);
+/* dout -> the gradients of the pooled rows and, with a projection, of the projected ones, in scratch; after a
+ * block's backward pass, what is added to the gradient of the stream before it. */
+struct output_gradients {
+    char *pooled, *projected; /* t, as tower_memory's; pooled is of pooled_type */
+};
+struct output_gradients tower_output_gradients_at(const struct tower *tower);
+void outputs_backward(const struct pass *pass);
+void outputs_of_block_backward(const struct pass *pass, int64_t block);
+/* Bytes of scratch at region_at: of the gradients of all outputs (image_head_backward), and of the outputs of
+ * blocks. */
 size_t tower_output_gradients(const struct tower *tower);
+size_t outputs_scratch(const struct tower *tower);
+/* There is one output, the embedding or it and the patches, without a head. */
+bool outputs_headless(const struct tower *tower);
+/* Some output is that of a block. */
+bool outputs_of_blocks(const struct tower *tower);
 /* attn_pool.c: x -> pooled, and its gradient dy (B, O), overwritten, -> dx; bytes of scratch after those of
  * the output's gradients. */
 size_t attn_pool_lay(const struct tower *tower, struct attn_pool_activations *kept, char *base, size_t at);
@@ -408,8 +450,9 @@ static inline int64_t tower_normed_rows(const struct tower *tower)
 {
     int64_t first, count;
     model_shape_averaged(&tower->model_shape, &first, &count);
-    int64_t batch = tower->options.batch;
-    return tower_class_rows(tower, batch) + batch * (tower_averages_last(tower) ? count : tower->out_rows);
+    int64_t batch = tower->options.batch, pooled = batch * tower->memory->pooled_rows,
+            normed = tower_class_rows(tower, batch) + batch * (tower_averages_last(tower) ? count : 1);
+    return normed > pooled ? normed : pooled;
 }
 static inline bool tower_pools_by_attention(const struct tower *tower)
 {

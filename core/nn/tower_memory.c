@@ -94,15 +94,16 @@ static void explain_ends(const struct tower *t, tower_tensor report, void *conte
     const struct tower_options *o = &t->options;
     bool frozen = o->gradients == GRADIENTS_NONE;
     size_t B = (size_t)o->batch, D = (size_t)g->width, e = dtype_bytes(o->compute), f = sizeof(float),
-           rows = B * (size_t)t->out_rows, normed = (size_t)tower_normed_rows(t),
-           pooled = (size_t)tower_head_width(t), E = (size_t)model_shape_embedding(g),
-           out = t->owns_loss ? 0 : (size_t)t->out_width,
-           kept = t->resized ? (size_t)model_shape_position_rows(g, g->image / g->patch) : 0,
+           rows = B * (size_t)t->out_rows, pooled_rows = B * (size_t)t->memory->pooled_rows,
+           normed = (size_t)tower_normed_rows(t), pooled = (size_t)tower_head_width(t),
+           E = (size_t)model_shape_embedding(g),
+           wide = t->owns_loss ? pooled : D, /* of the rows after an image's first */
+        kept = t->resized ? (size_t)model_shape_position_rows(g, g->image / g->patch) : 0,
            stored = t->resized ? (size_t)model_shape_position_rows(g, g->pos_grid) : 0,
            slots = (size_t)o->slots, ends = frozen ? 1 : slots;
     if (tower_keeps_streams(t))
         report(context, o->activations_class, "streams of the micro-batches",
-               slots * B * (size_t)t->tokens * D * f);
+               slots * tower_stream_values(t) * f);
     if (model_shape_rotates(g))
         report(context, o->activations_class, "rotations",
                (size_t)(t->rotated * model_shape_head_dim(g)) * f);
@@ -111,8 +112,12 @@ static void explain_ends(const struct tower *t, tower_tensor report, void *conte
     report(context, o->activations_class, "means of the last norm", ends * 2 * normed * f);
     report(context, o->activations_class, "input of the last norm", ends * t->memory->norm_hat_bytes);
     report(context, o->activations_class, "output",
-           rows * (ends * (t->memory->pooled_apart ? pooled * e : 0) +
-                   ends * (t->memory->roles[ROLE_HEAD_W] ? (size_t)g->out * e : 0) + slots * out * f));
+           ends * (t->memory->pooled_apart ? (B * pooled + (pooled_rows - B) * wide) * e : 0) +
+               ends * (t->memory->projects ? B * (size_t)g->out * e : 0) +
+               slots * (t->owns_loss ? 0 : tower_out_bytes(t)));
+    report(context, o->activations_class, "hidden layers of the heads", ends * outputs_bytes(t));
+    if (outputs_of_blocks(t))
+        report(context, o->activations_class, "weights of norms without weights", D * f);
     if (tower_picks_rows(t))
         report(context, o->activations_class, "rows of the head",
                rows * (ends * (D + pooled) * e + 2 * sizeof(int32_t) + e));

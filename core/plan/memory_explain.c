@@ -126,7 +126,8 @@ static void add_states(struct rows *rows, const struct trainer *t)
 static void collect_rows(void *context, const struct trainer *t)
 {
     struct rows *rows = context, now = {0};
-    if (t->teacher) tower_explain(t->teacher, add_row, &now);
+    for (int i = 0; i < t->teacher_count && trainer_teaches(t); i++)
+        tower_explain(t->teachers[i].tower, add_row, &now);
     if (t->student) {
         tower_explain(t->student, add_row, &now);
         add_states(&now, t);

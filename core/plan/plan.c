@@ -59,7 +59,8 @@ static void count_exchanged(struct plan *p, const struct trainer *t)
                                                                 : own * 4;
     if (!t->stages) return;
     p->stream_bytes = passes * streams_sent(t->student, t->batch); /* to the next stage, and back */
-    if (t->teacher) p->stream_bytes += streams_sent(t->teacher, t->batch);
+    for (int i = 0; i < t->teacher_count && trainer_teaches(t); i++)
+        p->stream_bytes += streams_sent(t->teachers[i].tower, t->batch);
 }
 
 /* Times in operations of a GEMM: to store a value in 8 bits and read it back (tests/bench/RESULTS.md, "Saved
@@ -86,7 +87,8 @@ static void count_streamed(struct plan *p, const struct trainer *t)
     int64_t forwards = (step_micro_batches(t) + t->schedule.wave - 1) / t->schedule.wave, /* of this rank */
         passes = schedule_passes(&t->schedule);
     bool frozen = tower_has_adapters(t->student), apart = forwards > 1; /* the update follows the passes */
-    p->streamed_teacher_bytes = forwards * (int64_t)weight_stream_bytes(t->teacher_stream);
+    for (int i = 0; i < t->teacher_count; i++)
+        p->streamed_teacher_bytes += forwards * (int64_t)weight_stream_bytes(t->teachers[i].stream);
     p->streamed_student_bytes =
         (forwards * passes + (frozen ? 0 : 1 + apart)) * (int64_t)weight_stream_bytes(t->student_stream);
 }
@@ -114,7 +116,9 @@ double plan_update_share(const struct plan *p)
 
 double plan_teacher_flops(const struct plan *p)
 {
-    return p->has_teacher ? model_shape_forward_flops(&p->teacher) / (p->stages > 1 ? p->stages : 1) : 0;
+    double flops = 0;
+    for (int i = 0; i < p->teacher_count; i++) flops += model_shape_forward_flops(&p->teachers[i]);
+    return flops / (p->stages > 1 ? p->stages : 1);
 }
 
 /* Returns the share of a tower's matrices that this rank of a tensor group multiplies by. */
@@ -198,13 +202,17 @@ static void count_offloaded(struct plan *p, const struct trainer *t)
 static void count(struct plan *p, const struct trainer *t)
 {
     const struct config *c = t->config;
-    p->teacher = t->teacher_shape;
+    p->teacher_count = t->teacher_count;
+    for (int i = 0; i < t->teacher_count; i++) {
+        p->teachers[i] = t->teachers[i].shape;
+        p->teacher_parameters += model_shape_parameters(&p->teachers[i]);
+    }
     p->student = t->student_shape;
     p->two = preprocess_two(c);
     p->has_teacher = t->objective->teacher;
-    for (int i = 0; i < 2 && !t->objective->tokens; i++)
-        preprocess_text(c, i, p->images[i], sizeof p->images[i]);
-    if (p->has_teacher) p->teacher_parameters = model_shape_parameters(&p->teacher);
+    for (int i = 0; i <= TOWER_STUDENT && !t->objective->tokens; i++)
+        if (i < t->teacher_count || i == TOWER_STUDENT)
+            preprocess_text(c, i, p->images[i], sizeof p->images[i]);
     for (int i = 0; i < t->student->parameter_count; i++) {
         const struct parameter *q = &t->student->parameters[i];
         p->student_parameters += q->count;
@@ -226,7 +234,7 @@ static void count(struct plan *p, const struct trainer *t)
     p->step_flops = c->train.cache_teacher ? (double)p->batch * student : p->first_epoch_step_flops;
     teacher *= pipeline_divides_teacher(t);
     double whole = student / (1 - bubble_of(t, t->student));
-    if (teacher > 0) whole += teacher / (1 - bubble_of(t, t->teacher));
+    if (teacher > 0) whole += teacher / (1 - bubble_of(t, t->teachers[0].tower));
     p->bubble = 1 - (student + teacher) / whole;
     p->coding_flops = coding_flops(t);
     struct meopt_bytes held = {0};
@@ -238,8 +246,7 @@ static void count(struct plan *p, const struct trainer *t)
     count_rules(p, t);
     p->update_flops = t->update_flops;
     if (t->knn) p->knn_bytes = (int64_t)knn_bytes(t->knn->capacity, t->knn->width, t->knn->batch);
-    if (c->train.cache_teacher)
-        p->cache_bytes_per_image = t->student->out_rows * p->teacher.out * (int64_t)sizeof(float);
+    if (c->train.cache_teacher) p->cache_bytes_per_image = targets_values(t) * (int64_t)sizeof(float);
 }
 
 /* Runs the operations of a micro-batch, so that their scratch memory is counted. */
@@ -269,10 +276,9 @@ int plan_count_operations(const struct trainer *t, struct op_count *count, struc
 /* Returns whether the keys alone determine the model shapes. */
 static bool model_shape_known(struct config *config)
 {
-    struct model_shape teacher, student;
-    struct weights *none[2] = {NULL, NULL};
+    struct experiment_towers towers;
     struct error ignored;
-    return experiment_shapes(config, true, &teacher, &student, &none[0], &none[1], &ignored) == 0;
+    return experiment_towers(config, true, &towers, &ignored) == 0;
 }
 
 int plan_make(struct plan *plan, const struct config *config, struct error *err)
@@ -294,7 +300,7 @@ struct inspection {
 static int dry_teacher(void *context, struct trainer *t, struct error *err)
 {
     const struct inspection *i = context;
-    int code = tower_forward_bound(t->teacher, &(struct batch){.input = t->input, .count = t->micro}, err);
+    int code = targets_compute(t, t->micro, NULL, err);
     if (!code && i->inspect) i->inspect(i->context, t);
     return code;
 }
@@ -308,16 +314,16 @@ static int plan_rank(struct plan *plan, const struct config *config, const struc
     *plan = (struct plan){.rank = ranks ? ranks->rank : 0};
     config_copy(&copy, config);
     bool needed = objective_of(&copy)->teacher;
-    bool teacher_random = !needed || copy.model_t.init == TOWER_INIT_RANDOM;
+    bool teacher_random = !needed || copy.model_t[0].init == TOWER_INIT_RANDOM;
     bool student_random = copy.model_s.init == TOWER_INIT_RANDOM;
-    plan->from_checkpoints = (teacher_random || readable(&copy.model_t)) &&
+    plan->from_checkpoints = (teacher_random || readable(&copy.model_t[0])) &&
                              (student_random || readable(&copy.model_s)) &&
                              !(teacher_random && student_random);
     int code = 0; /* an existing file is checked although the other is missing */
-    if (!plan->from_checkpoints && !teacher_random && readable(&copy.model_t))
-        code = experiment_check_weights(&copy, false, err);
+    if (!plan->from_checkpoints && !teacher_random && readable(&copy.model_t[0]))
+        code = experiment_check_weights(&copy, 0, err);
     if (!code && !plan->from_checkpoints && !student_random && readable(&copy.model_s))
-        code = experiment_check_weights(&copy, true, err);
+        code = experiment_check_weights(&copy, TOWER_STUDENT, err);
     if (code) {
         config_free(&copy);
         return code;
@@ -333,10 +339,10 @@ static int plan_rank(struct plan *plan, const struct config *config, const struc
     if (code == 0 && trainer->tensor)
         plan->tensor_bytes = (trainer->tensor->tree_bytes - added) * trainer->schedule.rounds;
     if (code == 0) code = trainer_reserve_points(trainer, err);
-    if (code && err && !plan->from_checkpoints && (copy.model_t.weight[0] || copy.model_s.weight[0]) &&
-        copy.model_t.arch == TOWER_ARCH_CUSTOM && !model_shape_known(&copy)) {
-        bool teacher = needed && !readable(&copy.model_t);
-        const char *weight = teacher ? copy.model_t.weight : copy.model_s.weight;
+    if (code && err && !plan->from_checkpoints && (copy.model_t[0].weight[0] || copy.model_s.weight[0]) &&
+        copy.model_t[0].arch == TOWER_ARCH_CUSTOM && !model_shape_known(&copy)) {
+        bool teacher = needed && !readable(&copy.model_t[0]);
+        const char *weight = teacher ? copy.model_t[0].weight : copy.model_s.weight;
         char to[256];
         if (path_is_dead_link(weight, to, sizeof to))
             code = error_set(err, EXIT_CONFIG, "get the file that it names, as with 'git annex get'",
@@ -408,12 +414,13 @@ int plan_evaluation(const struct config *config, bool random, size_t *peak_bytes
     int code = device_open(&device, spec, 0, err);
     if (!code) code = trainer_create_evaluation(&t, &copy, device, random, err);
     struct batch batch = {.count = t ? t->micro : 0, .input = t ? t->input : NULL};
-    if (!code && t->teacher) code = tower_forward_bound(t->teacher, &batch, err);
+    const float *target = NULL;
+    if (!code && trainer_teaches(t)) code = targets_compute(t, t->micro, &target, err);
     if (!code) {
         batch.input = trainer_student_input(t);
         code = tower_forward_bound(t->student, &batch, err);
     }
-    if (!code) t->objective->evaluate(t, &batch, t->teacher ? t->teacher->out : NULL, 0, t->micro, t->sums);
+    if (!code) t->objective->evaluate(t, &batch, target, 0, t->micro, t->sums);
     *peak_bytes = code ? 0 : device->use.peak_total_bytes;
     trainer_close(t);
     if (device) device_close(device);

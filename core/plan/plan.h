@@ -16,9 +16,10 @@ struct plan {
     int rank;              /* the rank that is planned */
     struct memory_use use; /* of its device; read the peaks */
     bool has_teacher;
-    struct model_shape teacher, student;
-    bool two;            /* teacher and student have different preprocessings */
-    char images[2][320]; /* preprocessing of teacher and student, as text (preprocess.h) */
+    struct model_shape teachers[MOST_TEACHERS], student;
+    int teacher_count;
+    bool two;                                       /* the towers have different preprocessings */
+    char images[MOST_TEACHERS + 1][320];            /* of each, as text (preprocess.h); the student's last */
     int64_t teacher_parameters, student_parameters; /* the student's with its head */
     int64_t trained_parameters;
     int64_t batch, micro;          /* images per step and per forward of the rank with the most */

@@ -29,8 +29,11 @@ void simulate_inspect(void *context, const struct trainer *t)
         .stream_bytes = t->stages ? (double)pipeline_stream_bytes(tower, t->micro) : 0,
     };
     if (pipeline_divides_teacher(t)) {
-        s->teacher_groups = t->teacher->group_count;
-        s->teacher_stream_bytes = (double)pipeline_stream_bytes(t->teacher, t->micro);
+        for (int i = 0; i < t->teacher_count; i++) {
+            double bytes = (double)pipeline_stream_bytes(t->teachers[i].tower, t->micro);
+            s->teacher_groups += t->teachers[i].tower->group_count;
+            if (bytes > s->teacher_stream_bytes) s->teacher_stream_bytes = bytes;
+        }
     }
     s->micro_count = (t->images + t->micro - 1) / t->micro;
     bool library = t->config->dist.reduce == DIST_REDUCE_LIBRARY;

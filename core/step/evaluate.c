@@ -69,7 +69,7 @@ static int evaluate_batch(struct pass *p, const struct data_batch *host, struct 
 {
     struct trainer *t = p->t;
     struct device *dev = t->device;
-    size_t bytes = (size_t)objective_sums(t->objective) * sizeof(double);
+    size_t bytes = (size_t)step_sums(t) * sizeof(double);
     bool tokens = t->objective->tokens;
     struct batch in = {.input = tokens ? (const void *)host->tokens : host->images,
                        .count = host->count,
@@ -81,17 +81,15 @@ static int evaluate_batch(struct pass *p, const struct data_batch *host, struct 
     struct batch batch = step_batch(t, 0, in.count);
     batch.evaluates = true;
     dev->ops->fill(dev, t->sums, 0, bytes);
-    struct batch images = {.input = t->input, .count = host->count};
-    int code = t->teacher ? step_tower_forward(t, t->teacher, &images, err) : 0;
+    const float *target = NULL;
+    int code = trainer_teaches(t) ? targets_compute(t, host->count, &target, err) : 0;
     if (!code) code = step_tower_forward(t, t->student, &batch, err);
     if (code) return code;
     if (t->stages && t->stages->rank) return device_check(dev, err);
     for (int64_t first = 0, end; first < host->count; first = end + 1) {
         for (end = first; end < host->count && (tokens || host->ids[end] >= 0);) end++;
         p->sums[UNITS] += (double)(tokens ? t->objective->units(t, &in) : end - first);
-        if (end > first)
-            t->objective->evaluate(t, &batch, t->teacher ? t->teacher->out : NULL, first, end - first,
-                                   t->sums);
+        if (end > first) t->objective->evaluate(t, &batch, target, first, end - first, t->sums);
     }
     dev->download(dev, p->sums + LOSS, t->sums, bytes);
     if (t->knn) return count_neighbours(p, host, p->sums + p->width - KNN_SUMS, err);
@@ -191,17 +189,22 @@ static int fill_bank(struct trainer *t, const struct validation_data *data, stru
 static void add_up(const struct trainer *t, const double *sums, int64_t rounds, int64_t width,
                    struct evaluation *result)
 {
-    int64_t ranks = t->data->size, stages = t->ranks.size / ranks, own = 1 + objective_sums(t->objective);
+    int64_t ranks = t->data->size, stages = t->ranks.size / ranks, own = 1 + step_sums(t),
+            last = LOSS + objective_sums(t->objective);
     double *total = xcalloc((size_t)width, sizeof *total);
     for (int64_t n = 0; n < rounds * ranks; n++)
         for (int64_t k = 0; k < width; k++)
             total[k] += sums[width * (n % ranks * stages * rounds + n / ranks) + k];
     result->images = (int64_t)total[UNITS];
-    for (int64_t k = LOSS; k < width; k++)
-        result->metrics[k - LOSS] = (struct metric){
-            k < own ? t->objective->evaluation[k - LOSS] : knn_names[k - own], total[k] / total[UNITS]};
+    double values[1 + OBJECTIVE_METRICS] = {0};
+    step_total(t, total + LOSS, total[UNITS], values);
+    values[0] /= total[UNITS];
+    for (int64_t k = LOSS; k < last; k++)
+        result->metrics[k - LOSS] = (struct metric){t->objective->evaluation[k - LOSS], values[k - LOSS]};
+    for (int64_t k = own; k < width; k++)
+        result->metrics[last - LOSS + k - own] = (struct metric){knn_names[k - own], total[k] / total[UNITS]};
     if (t->objective->perplexity) /* after the means of the sums */
-        result->metrics[width - LOSS] =
+        result->metrics[last - LOSS] =
             (struct metric){t->objective->perplexity, exp(result->metrics[0].value)};
     free(total);
 }
@@ -209,8 +212,8 @@ static void add_up(const struct trainer *t, const double *sums, int64_t rounds, 
 static int evaluate(struct trainer *t, const struct validation_data *data, struct evaluation *result,
                     struct class_count *classes, struct error *err)
 {
-    int64_t width = 1 + objective_sums(t->objective) + (t->knn ? KNN_SUMS : 0),
-            rounds = data_epoch_batches(data->val), ranks = t->ranks.size;
+    int64_t width = 1 + step_sums(t) + (t->knn ? KNN_SUMS : 0), rounds = data_epoch_batches(data->val),
+            ranks = t->ranks.size;
     struct error own = {0};
     *result = (struct evaluation){0};
     int code = t->knn ? fill_bank(t, data, err) : 0;

@@ -6,10 +6,28 @@
 #include <stdlib.h>
 #include <string.h>
 
-int64_t step_loss_sums(const struct trainer *t)
+int step_sums(const struct trainer *t)
 {
-    return objective_sums(t->objective) * step_micro_batches(t);
+    return t->targets.count ? 2 * t->targets.count : objective_sums(t->objective);
 }
+
+void step_total(const struct trainer *t, const double *sums, double units, double *total)
+{
+    int targets = t->targets.count;
+    if (!targets) {
+        total[0] += sums[0];
+        for (int i = 1; i < objective_sums(t->objective); i++) total[i] += units > 0 ? sums[i] / units : 0;
+        return;
+    }
+    for (int i = 0; i < targets; i++) { /* loss and cosines of the class rows, or else of the patches */
+        int64_t rows = targets_rows(t, i) - t->targets.of[i].rows_s;
+        if (!rows) rows = t->targets.of[i].rows_s;
+        total[0] += sums[2 * i];
+        total[1] += units > 0 ? sums[2 * i + 1] / (units * (double)(rows * targets)) : 0;
+    }
+}
+
+int64_t step_loss_sums(const struct trainer *t) { return step_sums(t) * step_micro_batches(t); }
 
 int step_read_sums(struct trainer *t, int64_t count, struct error *err)
 {
@@ -20,11 +38,11 @@ int step_read_sums(struct trainer *t, int64_t count, struct error *err)
 void step_loss(struct trainer *t, int64_t index, const struct batch *batch, const float *target)
 {
     const struct device_ops *ops = t->device->ops;
-    int count = objective_sums(t->objective);
+    int count = step_sums(t);
     double *sums = t->sums + count * index;
-    size_t outs = (size_t)(batch->count * t->student->out_rows * t->student->out_width);
+    int64_t images = t->targets.count > 1 ? t->micro : batch->count;
     ops->fill(t->device, sums, 0, (size_t)count * sizeof *sums);
-    if (t->dout) ops->fill(t->device, t->dout, 0, outs * sizeof(float));
+    if (t->dout) ops->fill(t->device, t->dout, 0, (size_t)(images * t->student->out_values) * sizeof(float));
     if (t->objective->loss) t->objective->loss(t, batch, target, t->units, sums);
 }
 
@@ -32,10 +50,11 @@ void step_loss(struct trainer *t, int64_t index, const struct batch *batch, cons
 static int add_sums(struct trainer *t, int64_t step, const double *sums, struct step_result *result,
                     struct error *err)
 {
-    if (!isfinite(sums[0])) return step_diverged(t, step, "the loss is not finite", false, err);
-    result->loss += sums[0];
-    for (int i = 0; i < objective_sums(t->objective) - 1; i++)
-        result->metrics[i].value += t->units > 0 ? sums[1 + i] / t->units : 0;
+    double total[1 + OBJECTIVE_METRICS] = {0};
+    step_total(t, sums, t->units, total);
+    if (!isfinite(total[0])) return step_diverged(t, step, "the loss is not finite", false, err);
+    result->loss += total[0];
+    for (int i = 0; i < OBJECTIVE_METRICS; i++) result->metrics[i].value += total[1 + i];
     return 0;
 }
 
@@ -43,7 +62,7 @@ int step_add_losses(struct trainer *t, int64_t step, struct step_result *result,
 {
     int code = 0;
     for (int64_t i = 0; i < step_micro_batches(t) && !code; i++)
-        code = add_sums(t, step, t->host_sums + objective_sums(t->objective) * i, result, err);
+        code = add_sums(t, step, t->host_sums + step_sums(t) * i, result, err);
     return code;
 }
 
@@ -63,8 +82,7 @@ static void sum_losses(void *context, const void *gathered, void *out)
     const double *all = gathered;
     struct loss_total *total = out;
     struct error err;
-    int64_t ranks = s->t->data->size, stages = s->t->ranks.size / ranks,
-            count = objective_sums(s->t->objective);
+    int64_t ranks = s->t->data->size, stages = s->t->ranks.size / ranks, count = step_sums(s->t);
     int code = 0;
     for (int64_t p = 0; p < s->rounds * ranks && !code; p++) /* the last round may have no micro-batch */
         code = add_sums(s->t, s->step, all + count * (p % ranks * stages * s->rounds + p / ranks), &s->result,
@@ -75,7 +93,7 @@ static void sum_losses(void *context, const void *gathered, void *out)
 
 int step_sum_losses(struct trainer *t, int64_t step, struct step_result *result, struct error *err)
 {
-    int64_t own = step_micro_batches(t), rounds = t->schedule.rounds, count = objective_sums(t->objective);
+    int64_t own = step_micro_batches(t), rounds = t->schedule.rounds, count = step_sums(t);
     struct loss_sum sum = {t, step, rounds, *result};
     struct loss_total total = {0};
     int code = step_read_sums(t, count * own, err);
@@ -115,38 +133,43 @@ int trainer_loss_variants(struct trainer *t, const struct batch_source *source,
     int code = step_prepare(t, 0, t->micro, source, &target, err);
     if (code) return code;
     struct batch batch = step_batch(t, 0, t->micro);
-    if (step_teacher_by_groups(t)) {
-        struct batch images = {.input = t->input, .count = t->micro};
-        if ((code = step_tower_forward(t, t->teacher, &images, err)) != 0) return code;
-        target = t->teacher->out;
-    }
+    if (step_teacher_by_groups(t) && (code = targets_compute(t, t->micro, &target, err)) != 0) return code;
     if ((code = step_tower_forward(t, t->student, &batch, err)) != 0) return code;
     for (int i = 0; i < LOSS_VARIANTS; i++) {
         variants[i] = (struct loss_variant){.name = rows[i].name};
         if (!t->student->out) continue; /* of another stage */
         dev->ops->fill(dev, t->sums, 0, 2 * sizeof(double));
         distill_loss(dev, &rows[i].options, t->student->out, target, NULL, t->sums, t->sums + 1, 1, t->micro,
-                     t->student->out_rows, t->student->out_width);
+                     t->student->out_rows, t->student->out_width); /* of the first target */
         dev->download(dev, &variants[i].value, t->sums, sizeof(double));
     }
     return device_check(dev, err);
 }
 
+/* Copies the rows of a target of one image out of a micro-batch of `count`; returns the end of `to`. */
+static float *targets_of_image(const struct trainer *t, int i, const float *all, int64_t count, int64_t image,
+                               float *to)
+{
+    int64_t width = targets_width(t, i), patches = t->targets.of[i].rows_s,
+            classes = targets_rows(t, i) - patches;
+    const float *cls = all + targets_at(t, i) + image * classes * width,
+                *rest = all + targets_at(t, i) + (count * classes + image * patches) * width;
+    memcpy(to, cls, (size_t)(classes * width) * sizeof *to);
+    memcpy(to + classes * width, rest, (size_t)(patches * width) * sizeof *to);
+    return to + (classes + patches) * width;
+}
+
 int trainer_embed_teacher(struct trainer *t, const struct batch *host, float *out, struct error *err)
 {
-    struct tower *teacher = t->teacher;
     struct device *dev = t->device;
-    int64_t count = host->count, width = teacher->out_width, rows = teacher->out_rows;
-    size_t cls = (size_t)width * sizeof *out, rest = (size_t)((rows - 1) * width) * sizeof *out;
-    float *all = rows > 1 && count > 1 ? malloc((size_t)count * (cls + rest)) : out;
-    if (!all) return error_set(err, EXIT_HOST_MEMORY, NULL, "no memory for the teacher's outputs");
-    dev->upload(dev, t->input, host->input, model_shape_input_bytes(&t->teacher_shape, count));
-    int code = tower_forward_bound(teacher, &(struct batch){.input = t->input, .count = count}, err);
-    if (!code) dev->download(dev, all, teacher->out, (size_t)count * (cls + rest));
-    for (int64_t i = 0; i < count && all != out && !code; i++) {
-        memcpy(out + i * rows * width, all + i * width, cls);
-        memcpy(out + (i * rows + 1) * width, all + (count + i * (rows - 1)) * width, rest);
-    }
-    if (all != out) free(all);
+    const float *target;
+    int64_t count = host->count, values = targets_values(t);
+    float *all = xmalloc((size_t)(t->micro * values) * sizeof *all);
+    dev->upload(dev, t->input, host->input, trainer_input_bytes(t, count));
+    int code = targets_compute(t, count, &target, err);
+    if (!code) dev->download(dev, all, target, (size_t)(t->micro * values) * sizeof *all);
+    for (int64_t image = 0; image < count && !code; image++)
+        for (int i = 0; i < t->targets.count; i++) out = targets_of_image(t, i, all, count, image, out);
+    free(all);
     return code ? code : device_check(dev, err);
 }

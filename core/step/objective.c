@@ -1,28 +1,20 @@
 /* The rows of the training objectives: see objective.h. */
 #include "core/experiment/objective.h"
-#include "core/step/trainer.h"
+#include "core/step/step.h"
 
 #include <string.h>
 
 static void loss_of_distillation(struct trainer *t, const struct batch *batch, const float *target,
                                  double units, double *sums)
 {
-    const struct tower *s = t->student;
-    distill_loss(t->device, &t->loss, s->out, target, t->dout, sums, sums + 1,
-                 (float)((double)batch->count / units), batch->count, s->out_rows, s->out_width);
+    targets_loss(t, target, batch->count, 0, batch->count, (float)((double)batch->count / units), t->dout,
+                 sums);
 }
 
 static void evaluate_distillation(struct trainer *t, const struct batch *batch, const float *target,
                                   int64_t first, int64_t count, double *sums)
 {
-    int64_t width = t->student->out_width, patches = t->student->out_rows - 1,
-            at = (batch->count + first * patches) * width;
-    const float *out = t->student->out;
-    distill_loss(t->device, &t->loss, out + first * width, target + first * width, NULL, sums, sums + 1,
-                 (float)count, count, 1, width);
-    if (patches)
-        distill_loss(t->device, &t->loss, out + at, target + at, NULL, sums, NULL, (float)count,
-                     count * patches, 1, width);
+    targets_loss(t, target, batch->count, first, count, (float)count, NULL, sums);
 }
 
 static int64_t labelled(const struct trainer *t, const struct batch *host)

@@ -149,11 +149,12 @@ int64_t step_micro_images(const struct trainer *t, int64_t index)
 }
 
 /* Binds the device's copy of a slot's micro-batch, and returns it as a tower reads it. */
-static struct batch select_batch(struct trainer *t, bool student, int64_t slot)
+static struct batch select_batch(struct trainer *t, bool student, int teacher, int64_t slot)
 {
     int64_t index = t->schedule.first + slot, count = step_micro_images(t, index);
     step_select(t, slot);
-    return student ? step_batch(t, index, count) : (struct batch){.input = t->input, .count = count};
+    if (student) return step_batch(t, index, count);
+    return (struct batch){.input = (char *)t->input + t->teachers[teacher].input_at, .count = count};
 }
 
 static int need(void *context, int group, int next, struct error *err)
@@ -183,7 +184,7 @@ static int forward_slot(void *context, int64_t slot, int group, struct error *er
     struct trainer *t = s->t;
     bool here = step_micro_images(t, t->schedule.first + slot) > 0;
     if (!here) return t->schedule.breadth ? 0 : dp_forward_idle(t, err);
-    struct batch batch = select_batch(t, s->tower == t->student, slot);
+    struct batch batch = select_batch(t, s->tower == t->student, s->teacher, slot);
     if (!t->schedule.breadth) return tower_forward_bound(s->tower, &batch, err);
     tower_forward_group(s->tower, &batch, slot, group);
     return tower_failed(s->tower, err);
@@ -210,17 +211,25 @@ static int forward(struct step *s, struct error *err)
                             &target, err);
     }
     bool later = step_teacher_by_groups(t);
-    if (!code && later) code = forward_tower(s, t->teacher, err);
+    bool copied = later && targets_are_copied(t);
+    for (s->teacher = 0; later && s->teacher < t->teacher_count && !code; s->teacher++) {
+        struct tower *teacher = t->teachers[s->teacher].tower;
+        code = forward_tower(s, teacher, err);
+        for (int64_t slot = 0; slot < count && copied && !code && teacher->out; slot++) {
+            step_select(t, slot);
+            tower_select(teacher, slot);
+            targets_take(t, s->teacher, step_micro_images(t, order->first + slot));
+        }
+    }
     if (!code) code = forward_tower(s, t->student, err);
     if (!tower_owns(t->student, t->student->group_count - 1)) return code;
     for (int64_t slot = 0; slot < count && !code; slot++) {
-        struct batch batch = select_batch(t, true, slot);
+        struct batch batch = select_batch(t, true, 0, slot);
         tower_select(t->student, slot);
-        if (later) tower_select(t->teacher, slot);
-        step_loss(t, order->first + slot, &batch,
-                  later              ? t->teacher->out
-                  : order->slots > 1 ? t->in.target
-                                     : target);
+        if (later) tower_select(t->teachers[0].tower, slot);
+        if (later && !copied) target = t->teachers[0].tower->out;
+        else if (copied || order->slots > 1) target = t->in.target;
+        step_loss(t, order->first + slot, &batch, target);
         if (s->source) step_prefetch(t, order->first + slot, s->source);
     }
     return code ? code : device_check(t->device, err);
@@ -234,7 +243,7 @@ static int backward_slot(void *context, int64_t slot, int group, struct error *e
     struct trainer *t = s->t;
     int64_t index = t->schedule.first + slot;
     if (!step_micro_images(t, index)) return 0;
-    struct batch batch = select_batch(t, true, slot);
+    struct batch batch = select_batch(t, true, 0, slot);
     if (s->sink->whole) /* gradients of all micro-batches are added up in place */
         return tower_backward(t->student, &batch, t->dout, index == 0,
                               index == t->schedule.rounds - 1 || !s->source, NULL, NULL, err);
@@ -291,8 +300,13 @@ static double offload_waited(struct trainer *t)
 /* Returns the seconds of stream waits so far; negative: no weights are streamed. */
 static double stream_waited(const struct trainer *t)
 {
-    if (!t->teacher_stream && !t->student_stream) return -1;
-    return weight_stream_waited_seconds(t->teacher_stream) + weight_stream_waited_seconds(t->student_stream);
+    bool any = t->student_stream;
+    double waited = weight_stream_waited_seconds(t->student_stream);
+    for (int i = 0; i < t->teacher_count; i++) {
+        any = any || t->teachers[i].stream;
+        waited += weight_stream_waited_seconds(t->teachers[i].stream);
+    }
+    return any ? waited : -1;
 }
 
 /* Returns the seconds so far in which this rank waited for other stages: for their messages, and where all

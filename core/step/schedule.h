@@ -68,6 +68,7 @@ struct step {
     bool normed;           /* result->grad_norm is set */
     bool moved;            /* a group was updated */
     struct tower *tower;   /* of the current pass */
+    int teacher;           /* its number, of a teacher */
     struct in_flight flight;
 };
 int schedule_run(struct step *s, struct error *err);

@@ -82,12 +82,42 @@ double step_found_squares(const struct trainer *t, int group);
 size_t step_sums_bytes(const struct trainer *t);
 int64_t step_sums_to(const struct trainer *t, int group);
 
+/* ---- step_targets.c: the targets of a distillation (core/experiment/targets.h). In a micro-batch they have
+ * the layout of the student's outputs. ---- */
+
+/* Returns their values per image, and where a target begins in a micro-batch. */
+int64_t targets_values(const struct trainer *t);
+int64_t targets_at(const struct trainer *t, int target);
+/* Returns its rows per image, and values of a row. */
+int64_t targets_rows(const struct trainer *t, int target);
+int64_t targets_width(const struct trainer *t, int target);
+/* Makes what resizes grids of patches, after the teachers. */
+int targets_create(struct trainer *t, struct error *err);
+void targets_close(struct trainer *t);
+/* Returns whether they need memory of their own: else they are the outputs of the only teacher. */
+bool targets_are_copied(const struct trainer *t);
+/* Computes them for the images at t->input; *target (may be NULL) is where they are. */
+int targets_compute(struct trainer *t, int64_t count, const float **target, struct error *err);
+/* Copies those of one teacher's outputs to t->in.target. */
+void targets_take(struct trainer *t, int teacher, int64_t count);
+/* Adds the losses and cosines of `count` images from `first` on, of a micro-batch of `batch` images, to sums:
+ * two for each target. scale: of the losses; dout: NULL, or where gradients are added. */
+void targets_loss(struct trainer *t, const float *target, int64_t batch, int64_t first, int64_t count,
+                  float scale, float *dout, double *sums);
+/* Returns FLOPs of the heads per image and pass. */
+double targets_head_flops(const struct trainer *t);
+
 /* ---- losses.c ---- */
+
+/* Returns the sums of a micro-batch in t->sums. */
+int step_sums(const struct trainer *t);
+/* Adds the loss and the metrics of sums over `units` to total (1 + OBJECTIVE_METRICS). */
+void step_total(const struct trainer *t, const double *sums, double units, double *total);
 
 /* Returns the doubles of all micro-batches' losses and metrics in t->sums. */
 int64_t step_loss_sums(const struct trainer *t);
 /* Computes the loss of a micro-batch, the index-th of this rank's step, from the student's output, and the
- * gradient of the output to t->dout. Loss and metrics stay on the card, at t->sums + objective_sums * index,
+ * gradient of the output to t->dout. Loss and metrics stay on the card, at t->sums + step_sums * index,
  * so that the host does not wait for each micro-batch. */
 void step_loss(struct trainer *t, int64_t index, const struct batch *batch, const float *target);
 /* Copies the first `count` doubles of t->sums to t->host_sums and synchronizes with the device. */

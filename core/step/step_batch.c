@@ -5,8 +5,7 @@
 
 void step_select(struct trainer *t, int64_t slot)
 {
-    int64_t by = slot - t->in.slot, arrays = t->in.label_arrays,
-            outs = t->micro * t->student->out_rows * t->student->out_width;
+    int64_t by = slot - t->in.slot, arrays = t->in.label_arrays, outs = t->micro * t->student->out_values;
     if (!by) return;
     t->in.more_labels[t->in.slot] = t->in.labels_more;
     t->in.labels_more = t->in.more_labels[slot];
@@ -137,18 +136,35 @@ static void set_keep(struct trainer *t, int64_t index, int64_t count)
 
 bool step_teacher_by_groups(const struct trainer *t)
 {
-    return t->teacher && (t->teacher->options.slots > 1 || t->teacher->options.stages > 1);
+    const struct tower *teacher = t->teachers[0].tower;
+    return teacher && (teacher->options.slots > 1 || teacher->options.stages > 1);
 }
 
-/* Computes the target of the selected slot. */
-static int teacher_to_target(struct trainer *t, int64_t count, struct error *err)
+/* Uploads the cached targets of `count` images, in the layout of a micro-batch. */
+static int upload_targets(struct trainer *t, const int64_t *ids, int64_t count, struct error *err)
 {
-    struct tower *teacher = t->teacher;
-    int code = tower_forward_bound(teacher, &(struct batch){.input = t->input, .count = count}, err);
-    if (!code)
-        t->device->ops->copy(t->device, t->in.target, teacher->out,
-                             (size_t)(count * teacher->out_rows * teacher->out_width) * sizeof(float));
-    return code;
+    int64_t before = 0, values = targets_values(t);
+    for (int64_t i = 0; i < count; i++)
+        if (ids[i] >= t->cache.images || !t->cache.known[ids[i]])
+            return error_set(err, EXIT_FAILED, "start again with --resume, which computes it",
+                             "there is no output of the teacher for image %lld: it could not be decoded when "
+                             "they were computed",
+                             (long long)ids[i]);
+    for (int k = 0; k < t->targets.count; k++) {
+        int64_t width = targets_width(t, k), patches = t->targets.of[k].rows_s,
+                classes = targets_rows(t, k) - patches;
+        float *to = t->in.host_target + targets_at(t, k);
+        for (int64_t i = 0; i < count; i++) {
+            const float *from = t->cache.rows + ids[i] * values + before;
+            memcpy(to + i * classes * width, from, (size_t)(classes * width) * sizeof *to);
+            memcpy(to + (count * classes + i * patches) * width, from + classes * width,
+                   (size_t)(patches * width) * sizeof *to);
+        }
+        before += (classes + patches) * width;
+    }
+    size_t most = (size_t)(t->targets.count > 1 ? t->micro : count);
+    t->device->upload(t->device, t->in.target, t->in.host_target, most * (size_t)values * sizeof(float));
+    return 0;
 }
 
 int step_prepare(struct trainer *t, int64_t index, int64_t count, const struct batch_source *source,
@@ -163,33 +179,9 @@ int step_prepare(struct trainer *t, int64_t index, int64_t count, const struct b
     if (t->objective->labels && source) step_set_labels(t, &host);
     if (t->in.keep && t->step) set_keep(t, index, count);
     if (!t->objective->teacher || step_teacher_by_groups(t)) return 0;
-    if (t->teacher && t->schedule.slots > 1) {
-        *target = t->in.target;
-        return teacher_to_target(t, count, err);
-    }
-    if (t->teacher) {
-        *target = t->teacher->out;
-        return tower_forward_bound(t->teacher, &(struct batch){.input = t->input, .count = count}, err);
-    }
+    if (trainer_teaches(t)) return targets_compute(t, count, target, err);
     *target = t->in.target;
-    if (!source) return 0;
-    /* the cache is (images, rows, width); outputs have the cls rows of all images first, then the patch
-     * rows */
-    int64_t width = t->student->out_width, rows = t->student->out_rows;
-    size_t cls = (size_t)width * sizeof(float), rest = (size_t)((rows - 1) * width) * sizeof(float);
-    for (int64_t i = 0; i < count; i++) {
-        if (ids[i] >= t->cache.images || !t->cache.known[ids[i]])
-            return error_set(err, EXIT_FAILED, "start again with --resume, which computes it",
-                             "there is no output of the teacher for image %lld: it could not be decoded when "
-                             "they were computed",
-                             (long long)ids[i]);
-        const float *from = t->cache.rows + ids[i] * rows * width;
-        memcpy(t->in.host_target + i * width, from, cls);
-        if (rest)
-            t->device->upload(t->device, t->in.target + (count + i * (rows - 1)) * width, from + width, rest);
-    }
-    t->device->upload(t->device, t->in.target, t->in.host_target, (size_t)count * cls);
-    return 0;
+    return source ? upload_targets(t, ids, count, err) : 0;
 }
 
 struct batch step_batch(const struct trainer *t, int64_t index, int64_t count)
@@ -205,7 +197,7 @@ struct batch step_batch(const struct trainer *t, int64_t index, int64_t count)
     }
     if (t->student->owns_loss) {
         batch.picked = t->student->picks ? picked_at(t) : NULL;
-        batch.sums = t->sums + objective_sums(t->objective) * index;
+        batch.sums = t->sums + step_sums(t) * index;
         batch.weight = t->units > 0 ? (float)(1 / t->units) : 0;
         batch.smoothing = (float)t->config->train.label_smoothing;
     } else if (t->in.labels_more && !t->objective->tokens) {

@@ -51,7 +51,7 @@ void schedule_plan(struct trainer *t)
     s->slots = s->wave = 1;
     if (t->evaluates) return;
     /* accumulated gradients have an exact norm at no cost, but not those of ranks, which sum in turn */
-    bool loaded = c->model_t.place == TOWER_PLACE_STREAMED || c->model_s.place == TOWER_PLACE_STREAMED ||
+    bool loaded = c->model_t[0].place == TOWER_PLACE_STREAMED || c->model_s.place == TOWER_PLACE_STREAMED ||
                   dp_weight_buffers(t),
          exact =
              config_clips(c) && ((!t->dp && s->rounds > 1) || c->optim.clip_mode == OPTIM_CLIP_MODE_EXACT),

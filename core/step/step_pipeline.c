@@ -44,7 +44,9 @@ int64_t pipeline_stream_bytes(const struct tower *tower, int64_t samples)
 void pipeline_create(struct trainer *t)
 {
     size_t rounds = (size_t)t->schedule.rounds, groups = (size_t)t->student->group_count;
-    if (t->teacher && (size_t)t->teacher->group_count > groups) groups = (size_t)t->teacher->group_count;
+    for (int i = 0; i < t->teacher_count && trainer_teaches(t); i++)
+        if ((size_t)t->teachers[i].tower->group_count > groups)
+            groups = (size_t)t->teachers[i].tower->group_count;
     struct pipeline *p = t->pipeline = xcalloc(1, sizeof *p);
     p->sends = xcalloc(rounds, sizeof *p->sends);
     p->receives = xcalloc(rounds, sizeof *p->receives);

@@ -241,9 +241,9 @@ static int64_t longest_part(const struct trainer *t)
     int64_t longest = 0,
             size = (int64_t)(m->sharded ? dtype_bytes(t->student->options.grad_type) : sizeof(float)),
             weight = (int64_t)dtype_bytes(t->student->options.weight_type);
-    const struct tower *towers[] = {t->student, t->teacher};
-    for (int i = 0; i < 2 && towers[i] && (t->stages || t->tensor); i++) {
-        int64_t stream = pipeline_stream_bytes(towers[i], t->micro);
+    for (int i = -1; i < t->teacher_count && (t->stages || t->tensor); i++) {
+        const struct tower *tower = i < 0 ? t->student : t->teachers[i].tower;
+        int64_t stream = tower ? pipeline_stream_bytes(tower, t->micro) : 0;
         if (!t->stages) stream = comm_tree_part(t->tensor->size, stream / (int64_t)sizeof(float));
         if (stream > longest) longest = stream;
     }

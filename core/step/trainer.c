@@ -5,8 +5,8 @@
 #include "core/experiment/adapters.h"
 #include "core/model/parameters.h"
 #include "core/experiment/experiment.h"
-#include "core/step/knn.h"
 #include "core/experiment/preprocess.h"
+#include "core/step/knn.h"
 #include "core/step/weight_stream.h"
 
 #include <assert.h>
@@ -73,26 +73,25 @@ static struct tower_options student_options(const struct trainer *t)
         .stage = t->stages ? t->stages->rank : 0,
         .slices_own = t->tensor ? (int)c->model_s.slices / t->tensor->size : 0,
         .slices_first = t->tensor ? (int)c->model_s.slices / t->tensor->size * t->tensor->rank : 0,
-        .patch_tokens = c->loss.tokens == LOSS_TOKENS_CLS_PATCH,
+        .outputs = targets_of_student(&t->targets),
         .head_loaded = t->evaluates,
-        .target = experiment_head_width(c, &t->teacher_shape, &t->student_shape),
         .frozen = frozen,
         .frozen_end = end,
-        .loss_chunk = (size_t)c->loss.chunk,
+        .loss_chunk = (size_t)c->loss_chunk,
         .weights_class = MEMORY_WEIGHTS,
         .activations_class = MEMORY_ACTIVATIONS,
     };
 }
 
-/* Returns the teacher's memory options. The baseline's teacher is fp32 and cast at each use, as with
+/* Returns a teacher's memory options. The baseline's teacher is fp32 and cast at each use, as with
  * autocast. */
-static struct tower_options teacher_options(const struct trainer *t)
+static struct tower_options teacher_options(const struct trainer *t, int number)
 {
     const struct config *c = t->config;
     bool baseline = !c->optim.use_meopt && !c->optim.pure_bf16,
          divided = t->stages && pipeline_divides_teacher(t),
-         streamed = c->model_t.place == TOWER_PLACE_STREAMED;
-    enum dtype type = experiment_tower_type(&c->model_t);
+         streamed = c->model_t[0].place == TOWER_PLACE_STREAMED;
+    enum dtype type = experiment_tower_type(&c->model_t[number]);
     return (struct tower_options){
         .batch = t->micro,
         .compute = type,
@@ -102,7 +101,7 @@ static struct tower_options teacher_options(const struct trainer *t)
         .slots = divided || (streamed && !c->train.cache_teacher) ? t->schedule.slots : 1,
         .stages = divided ? t->stages->size : 0,
         .stage = divided ? t->stages->rank : 0,
-        .patch_tokens = c->loss.tokens == LOSS_TOKENS_CLS_PATCH,
+        .outputs = targets_of_teacher(&t->targets, number),
         .weights_class = MEMORY_TEACHER,
         .activations_class = MEMORY_TEACHER,
     };
@@ -116,9 +115,9 @@ static void *allocate(struct trainer *t, enum memory_class class, size_t bytes, 
 
 static int load_teacher_values(void *context, int index, const float *values, struct error *err)
 {
-    struct trainer *t = context;
-    content_add(&t->teacher_content, &t->teacher->parameters[index], values);
-    return t->teacher_stream ? weight_stream_write(t->teacher_stream, index, values, err) : 0;
+    struct teacher *teacher = context;
+    content_add(&teacher->content, &teacher->tower->parameters[index], values);
+    return teacher->stream ? weight_stream_write(teacher->stream, index, values, err) : 0;
 }
 
 static int load_student_values(void *context, int index, const float *values, struct error *err)
@@ -128,23 +127,32 @@ static int load_student_values(void *context, int index, const float *values, st
     return trainer_set_values(t, index, values, err);
 }
 
-static int create_teacher(struct trainer *t, const struct weights *weights, struct error *err)
+static int create_teacher(struct trainer *t, int number, const struct weights *weights, struct error *err)
 {
     bool dry = t->device->kind == DEVICE_DRY;
-    struct tower_options options = teacher_options(t);
-    int code = tower_create(&t->teacher, t->device, &t->teacher_shape, &options, err);
+    struct tower_options options = teacher_options(t, number);
+    struct teacher *teacher = &t->teachers[number];
+    int code = tower_create(&teacher->tower, t->device, &teacher->shape, &options, err);
     if (!code && options.weight_buffers)
-        code = weight_stream_open(&t->teacher_stream, t->teacher, trainer_scratch_directory(t), false, err);
+        code = weight_stream_open(&teacher->stream, teacher->tower, trainer_scratch_directory(t), false, err);
     if (code || dry) return code;
     if (weights) {
-        const char *path = t->config->model_t.weight;
-        content_set_model(&t->teacher_content, &t->teacher_shape);
-        code = tower_load(t->teacher, weights, load_teacher_values, t, err);
+        const char *path = t->config->model_t[number].weight;
+        content_set_model(&teacher->content, &teacher->shape);
+        code = tower_load(teacher->tower, weights, load_teacher_values, teacher, err);
         if (code && err && !err->file[0]) error_at(err, path, 0, 0);
-        return code ? code : content_compare_ranks(&t->ranks, "teacher", path, &t->teacher_content, err);
+        return code ? code : content_compare_ranks(&t->ranks, "teacher", path, &teacher->content, err);
     }
-    return tower_init_random(t->teacher, (uint64_t)t->config->train.seed ^ 0x7465616368657200u, false,
-                             options.weight_buffers ? weight_stream_write : NULL, t->teacher_stream, err);
+    uint64_t seed = (uint64_t)t->config->train.seed ^ 0x7465616368657200u;
+    return tower_init_random(teacher->tower, seed + (uint64_t)number, false,
+                             options.weight_buffers ? weight_stream_write : NULL, teacher->stream, err);
+}
+
+static int create_teachers(struct trainer *t, struct weights *const *weights, struct error *err)
+{
+    int code = 0;
+    for (int i = 0; i < t->teacher_count && !code; i++) code = create_teacher(t, i, weights[i], err);
+    return code ? code : targets_create(t, err);
 }
 
 /* Lists the parameters of checkpoints: with adapters these alone, and of slices the first, for all of
@@ -188,7 +196,7 @@ static int create_student(struct trainer *t, const struct weights *weights, stru
     if (!code && t->dp) code = dp_partition(t, err);
     if (!code && !t->evaluates) code = create_optimizer(t, err);
     if (!code && weights) {
-        code = model_shape_fits(&t->student_shape, options.target, weights, err);
+        code = model_shape_fits(&t->student_shape, &options.outputs, weights, err);
         if (code && err && !err->file[0]) error_at(err, t->config->model_s.weight, 0, 0);
     }
     if (code || dry) return code;
@@ -207,7 +215,8 @@ static int create_student(struct trainer *t, const struct weights *weights, stru
 
 size_t trainer_input_bytes(const struct trainer *t, int64_t count)
 {
-    return t->in.student_at ? t->in.chunk_bytes : model_shape_input_bytes(&t->student_shape, count);
+    const struct model_shape *first = trainer_teaches(t) ? &t->teachers[0].shape : &t->student_shape;
+    return t->in.chunk_bytes ? t->in.chunk_bytes : model_shape_input_bytes(first, count);
 }
 
 const void *trainer_student_input(const struct trainer *t)
@@ -231,19 +240,31 @@ static int create_labels(struct trainer *t, struct error *err)
     return t->in.labels ? 0 : err->code;
 }
 
+/* Sets where each tower's images are in a micro-batch: one input serves all towers that have the same. */
+static void place_images(struct trainer *t, bool student)
+{
+    t->in.student_at = t->in.chunk_bytes = 0;
+    if (!trainer_teaches(t)) return;
+    struct data_options images = experiment_images(t->config, student);
+    images.micro = t->micro;
+    for (int i = 0; i < t->teacher_count; i++)
+        t->teachers[i].input_at =
+            (size_t)data_view_at(&images, experiment_view(t->config, i)) * sizeof(float);
+    if (student)
+        t->in.student_at =
+            (size_t)data_view_at(&images, experiment_view(t->config, TOWER_STUDENT)) * sizeof(float);
+    if (images.more_views) t->in.chunk_bytes = (size_t)data_chunk(&images) * sizeof(float);
+}
+
 static int create_buffers(struct trainer *t, struct error *err)
 {
     size_t slots = (size_t)t->schedule.slots,
-           outs = slots * (size_t)(t->micro * t->student->out_rows * t->student->out_width) * sizeof(float);
+           outs = slots * (size_t)(t->micro * t->student->out_values) * sizeof(float);
     size_t scratch = t->student->scratch_bytes, input;
     const struct device_streams *streams = t->device->streams;
-    if (t->teacher && t->teacher->scratch_bytes > scratch) scratch = t->teacher->scratch_bytes;
-    struct data_options images = {
-        .micro = t->micro, .image_size = t->teacher_shape.image, .student_size = t->student_shape.image};
-    if (t->teacher && preprocess_two(t->config)) {
-        t->in.student_at = (size_t)data_student_at(&images) * sizeof(float);
-        t->in.chunk_bytes = (size_t)data_chunk(&images) * sizeof(float);
-    }
+    for (int i = 0; i < t->teacher_count && trainer_teaches(t); i++)
+        if (t->teachers[i].tower->scratch_bytes > scratch) scratch = t->teachers[i].tower->scratch_bytes;
+    place_images(t, true);
     input = slots * trainer_input_bytes(t, t->micro);
     t->in.more_labels = xcalloc(slots, sizeof *t->in.more_labels);
     device_free(t->device, t->scratch); /* of the cached teacher */
@@ -269,8 +290,7 @@ static int create_buffers(struct trainer *t, struct error *err)
             goto fail;
         t->in.host_keep = xcalloc(factors, sizeof *t->in.host_keep);
     }
-    bool copied = t->teacher && slots > 1 && !step_teacher_by_groups(t);
-    if (t->objective->teacher && (!t->teacher || copied) &&
+    if (t->objective->teacher && targets_are_copied(t) &&
         !(t->in.target = allocate(t, MEMORY_WORKSPACE, outs, "targets", err)))
         goto fail;
     if (!(t->sums = allocate(t, MEMORY_WORKSPACE, step_sums_bytes(t), "loss", err))) goto fail;
@@ -285,12 +305,13 @@ static int create_buffers(struct trainer *t, struct error *err)
                    model_shape_pooled(&t->student_shape), t->micro, err))
         goto fail;
     if (t->objective->teacher)
-        t->in.host_target = xcalloc((size_t)(t->micro * t->student->out_width), sizeof *t->in.host_target);
+        t->in.host_target = xcalloc((size_t)(t->micro * targets_values(t)), sizeof *t->in.host_target);
     if (t->dp && dp_buffers(t, err)) goto fail;
     if (t->stages) pipeline_create(t);
     if (t->tensor && slice_ranks_bind(t, err)) goto fail;
     tower_bind_scratch(t->student, t->scratch);
-    if (t->teacher) tower_bind_scratch(t->teacher, t->scratch);
+    for (int i = 0; i < t->teacher_count && trainer_teaches(t); i++)
+        tower_bind_scratch(t->teachers[i].tower, t->scratch);
     return 0;
 fail: /* trainer_close frees the buffers */
     return err->code;
@@ -298,41 +319,39 @@ fail: /* trainer_close frees the buffers */
 
 enum { CACHE_WINDOW = 1 << 18 }; /* least bytes of the teacher's outputs that a rank sends at once */
 
-static void close_teacher(struct trainer *t)
+static void close_teachers(struct trainer *t)
 {
-    weight_stream_close(t->teacher_stream);
-    tower_close(t->teacher);
-    t->teacher_stream = NULL;
-    t->teacher = NULL;
+    for (int i = 0; i < t->teacher_count; i++) {
+        weight_stream_close(t->teachers[i].stream);
+        tower_close(t->teachers[i].tower);
+        t->teachers[i].stream = NULL;
+        t->teachers[i].tower = NULL;
+    }
 }
 
-/* Computes the teacher's outputs and frees the teacher. */
+/* Computes the teachers' outputs and frees the teachers. */
 static int cache_outputs(struct trainer *t, fill_cache cache, void *context, struct error *err)
 {
-    t->scratch = allocate(t, MEMORY_WORKSPACE, t->teacher->scratch_bytes, "scratch of the towers", err);
-    if (t->scratch)
-        t->input =
-            allocate(t, MEMORY_DATA, model_shape_input_bytes(&t->teacher_shape, t->micro), "images", err);
+    size_t scratch = 0, values = (size_t)(t->micro * targets_values(t)) * sizeof(float);
+    for (int i = 0; i < t->teacher_count; i++)
+        if (t->teachers[i].tower->scratch_bytes > scratch) scratch = t->teachers[i].tower->scratch_bytes;
+    place_images(t, false);
+    t->scratch = allocate(t, MEMORY_WORKSPACE, scratch, "scratch of the towers", err);
+    if (t->scratch) t->input = allocate(t, MEMORY_DATA, trainer_input_bytes(t, t->micro), "images", err);
+    if (t->input && targets_are_copied(t) &&
+        !(t->in.target = allocate(t, MEMORY_WORKSPACE, values, "targets", err)))
+        return err->code;
     if (!t->input) return err->code;
-    tower_bind_scratch(t->teacher, t->scratch);
-    int64_t rows = t->micro * t->teacher->out_rows * t->teacher->out_width * (int64_t)sizeof(float);
-    int code = comm_reserve(&t->ranks, rows < CACHE_WINDOW ? CACHE_WINDOW : rows, err);
+    for (int i = 0; i < t->teacher_count; i++) tower_bind_scratch(t->teachers[i].tower, t->scratch);
+    int code = comm_reserve(&t->ranks, values < CACHE_WINDOW ? CACHE_WINDOW : (int64_t)values, err);
     if (code) return code;
     if (cache) code = cache(context, t, err);
-    else
-        code = tower_forward_bound(t->teacher, &(struct batch){.input = t->input, .count = t->micro},
-                                   err); /* a plan */
+    else code = targets_compute(t, t->micro, NULL, err); /* a plan */
     if (!code) code = device_check(t->device, err);
-    close_teacher(t);
+    close_teachers(t);
+    device_free(t->device, t->in.target);
+    t->in.target = NULL;
     return code;
-}
-
-static struct distill_options loss_options(const struct config *c)
-{
-    static const enum loss_kind kinds[] = {
-        [LOSS_TYPE_MSE] = LOSS_MSE, [LOSS_TYPE_COSINE] = LOSS_COSINE, [LOSS_TYPE_SMOOTH_L1] = LOSS_SMOOTH_L1};
-    return (struct distill_options){kinds[c->loss.type], c->loss.normalize == 1,
-                                    c->loss.reduction == LOSS_REDUCTION_SUM_DIM};
 }
 
 /* Connects the ranks before anything that takes long, so that a missing rank is reported at once. */
@@ -405,7 +424,7 @@ static void count_flops(struct trainer *t)
     const struct tower *s = t->student;
     const struct model_shape *g = &t->student_shape;
     double passes = tower_has_adapters(s) ? 1 : 2; /* of a backward pass, in those of a forward pass */
-    double head = 2.0 * (double)(g->out * s->options.target * s->out_rows),
+    double head = targets_head_flops(t),
            share = t->evaluates    ? 0
                    : s->lowest > 0 ? (double)(g->depth + 1 - s->lowest) / (double)g->depth
                                    : 1,
@@ -418,8 +437,9 @@ static void count_flops(struct trainer *t)
         flops += share * (t->schedule.twice ? 2 : 1) * model_shape_attention_flops(g);
     t->student_flops = flops;
     t->update_flops = orthogonal_flops(t);
-    t->model_flops =
-        (1 + passes * share) * forward + (t->teacher ? model_shape_forward_flops(&t->teacher_shape) : 0);
+    t->model_flops = (1 + passes * share) * forward;
+    for (int i = 0; i < t->teacher_count && trainer_teaches(t); i++)
+        t->model_flops += model_shape_forward_flops(&t->teachers[i].shape);
 }
 
 static int create(struct trainer **trainer, struct config *config, struct device *device, bool random,
@@ -428,40 +448,39 @@ static int create(struct trainer **trainer, struct config *config, struct device
 {
     struct error local;
     if (!err) err = &local;
-    struct weights *teacher_weights = NULL, *student_weights = NULL;
+    struct experiment_towers towers;
     struct trainer *t = xcalloc(1, sizeof *t);
     *trainer = NULL;
     t->config = config;
     t->objective = objective_of(config);
     t->device = device;
     t->evaluates = evaluates;
+    experiment_no_towers(&towers);
     int code = connect_ranks(t, ranks, err);
-    if (!code)
-        code = experiment_shapes(config, random, &t->teacher_shape, &t->student_shape, &teacher_weights,
-                                 &student_weights, err);
-    if (!code && !evaluates)
-        code = experiment_check_ranks(config, &t->teacher_shape, &t->student_shape, t->ranks.size, err);
+    if (!code) code = experiment_towers(config, random, &towers, err);
+    if (!code && !evaluates) code = experiment_check_ranks(config, &towers, t->ranks.size, err);
     if (code) goto fail;
+    t->teacher_count = towers.teacher_count;
+    for (int i = 0; i < t->teacher_count; i++) t->teachers[i].shape = towers.teachers[i];
+    t->student_shape = towers.student;
+    t->targets = towers.targets;
     if (!evaluates) t->student_shape.slices = (int)config->model_s.slices;
     if ((code = parameters_check_slices(&t->student_shape, t->student_shape.slices, err)) != 0) goto fail;
     t->release = !evaluates && config->optim.gradients == OPTIM_GRADIENTS_RELEASE;
     if ((code = layout_open(t, err)) != 0) goto fail;
     plan_step(t);
     schedule_plan(t);
-    t->loss = loss_options(config);
-    if (t->objective->teacher && (code = create_teacher(t, teacher_weights, err)) != 0) goto fail;
+    if (t->objective->teacher && (code = create_teachers(t, towers.teacher_weights, err)) != 0) goto fail;
     if (config->train.cache_teacher && !evaluates && (code = cache_outputs(t, cache, context, err)) != 0)
         goto fail;
-    if ((code = create_student(t, student_weights, err)) != 0) goto fail;
+    if ((code = create_student(t, towers.student_weights, err)) != 0) goto fail;
     count_flops(t);
     if ((code = create_buffers(t, err)) != 0 || (code = trainer_reserve_points(t, err)) != 0) goto fail;
-    weights_close(teacher_weights);
-    weights_close(student_weights);
+    experiment_close_towers(&towers);
     *trainer = t;
     return 0;
 fail:
-    weights_close(teacher_weights);
-    weights_close(student_weights);
+    experiment_close_towers(&towers);
     if (code != EXIT_STOPPED) comm_fail(&t->ranks, code, err);
     trainer_close(t);
     return code;
@@ -496,7 +515,8 @@ void trainer_close(struct trainer *t)
     meopt_destroy(t->opt);
     weight_stream_close(t->student_stream);
     tower_close(t->student);
-    close_teacher(t);
+    close_teachers(t);
+    targets_close(t);
     if (t->in.slot) step_select(t, 0);
     device_free(t->device, t->scratch);
     device_free(t->device, t->input);

@@ -17,13 +17,14 @@
 #include "core/nn/nn.h"
 #include "core/step/content.h"
 #include "core/experiment/objective.h"
+#include "core/experiment/targets.h"
 #include "core/step/schedule.h"
 
 /* Micro-batches in device memory, of the current wave (step_batch.c). `slot` is the one whose input, labels,
  * keep, target and dout are bound (step_select). */
 struct inputs {
     int64_t slot;
-    size_t student_at, chunk_bytes; /* 0: same input for both, or no teacher */
+    size_t student_at, chunk_bytes; /* 0: one input for all towers */
     void *next_input; /* double buffer, filled while the card computes; NULL: the device cannot overlap */
     struct device_stream *copies;         /* side stream of these copies */
     struct device_event *taken, *arrived; /* next_input may be overwritten; it is filled */
@@ -39,13 +40,22 @@ struct inputs {
     int32_t *host_order;  /* (2, micro, values_each), where the order of tokens is made; NULL: not read */
     float *keep;          /* device (2 depth, micro): drop path's factors of a micro-batch; NULL: off */
     float *host_keep;     /* where they are drawn */
-    float *target;        /* (micro*out_rows, out_width): teacher's output, or gathered from the cache */
-    float *host_target;   /* (micro, out_width), host: staging of cached rows */
+    float *target;        /* in the layout of the student's outputs; NULL: the only teacher's are used */
+    float *host_target;   /* (micro, target_values), host: staging of cached rows */
 };
 
-/* The teacher's output by image, in host memory (train.cache_teacher). */
+/* One teacher. */
+struct teacher {
+    struct model_shape shape;
+    struct tower_content content; /* as loaded from its file; empty in a plan */
+    struct tower *tower;          /* NULL once its outputs are cached */
+    struct weight_stream *stream; /* of its weights (weight_stream.h); NULL: resident */
+    size_t input_at;              /* bytes from t->input to its images */
+};
+
+/* The targets of each image, in host memory (train.cache_teacher). */
 struct teacher_outputs {
-    float *rows;    /* (images, out_rows*out_width) */
+    float *rows;    /* (images, target_values): of each target its class row, then its patch rows */
     uint8_t *known; /* (images): 1 if the row was computed; other rows are not used */
     int64_t images;
     uint32_t list; /* data_hash of these images */
@@ -64,10 +74,12 @@ struct trainer {
     struct config *config;
     const struct objective *objective;
     struct device *device;
-    struct model_shape teacher_shape, student_shape;
-    struct tower_content teacher_content, student_content; /* as loaded from files; empty in a plan */
-    struct tower *teacher;                                 /* NULL once its embeddings are cached */
-    struct weight_stream *teacher_stream; /* of its weights (weight_stream.h); NULL: resident */
+    struct teacher teachers[MOST_TEACHERS];
+    int teacher_count;
+    struct targets targets;
+    float *grids[MOST_OUTPUTS]; /* device (rows_s, rows_t) of a target whose patches are resized; else NULL */
+    struct model_shape student_shape;
+    struct tower_content student_content;
     struct tower *student;
     struct weight_stream *student_stream;
     char *fallback_weights; /* file that the student was read from, model_s.weight being gone; NULL: that */
@@ -87,19 +99,18 @@ struct trainer {
     } reduce;              /* inside the optimizer (optimizer_reduce.c) */
     struct tensor_map tensors;
     int *saved, saved_count; /* parameters that checkpoints have */
-    struct distill_options loss;
-    int64_t batch, micro; /* images per step and per forward, of this rank */
+    int64_t batch, micro;    /* images per step and per forward, of this rank */
     struct schedule schedule;
     int64_t images; /* per step, of all ranks */
     double units;   /* of the current step, of all ranks (objective.h) */
     void *scratch;
-    void *input; /* of a micro-batch: the teacher's; student_at bytes after it, the student's */
+    void *input; /* of a micro-batch: the first teacher's; student_at bytes after it, the student's */
     struct inputs in;
     int64_t labels_each; /* labels of a sample: 1, or one for each token */
     struct knn *knn;     /* train.eval knn (knn.h), else NULL */
     int64_t step;        /* the current step; 0 between steps */
-    float *dout;         /* (micro*out_rows, out_width) */
-    double *sums;        /* device (micro-batches, objective_sums); then struct meopt_grad_stats (groups) */
+    float *dout;         /* as tower.out */
+    double *sums;        /* device (micro-batches, step_sums); then struct meopt_grad_stats (groups) */
     double *host_sums;   /* host copy of sums, pinned for a card */
     struct teacher_outputs cache;
     double previous_norm;  /* clip_mode previous: gradient norm of the last step, 0 before the first */
@@ -121,9 +132,9 @@ struct step_result {
     double stage_wait_ms;                     /* for other stages; -1: no pipeline */
 };
 
-/* With train.cache_teacher: called after the teacher is created and before the student is. Computes the
- * teacher's output of every image (trainer_embed_teacher) into trainer->cache. The teacher
- * is freed afterwards, so the two towers are never in memory together. */
+/* With train.cache_teacher: called after the teachers are created and before the student is. Computes the
+ * targets of every image (trainer_embed_teacher) into trainer->cache. The teachers
+ * are freed afterwards, so they are never in memory together with the student. */
 typedef int (*fill_cache)(void *context, struct trainer *trainer, struct error *err);
 
 /* Creates a trainer. random: no checkpoint is read and all values are seeded random numbers (meopt bench
@@ -176,8 +187,10 @@ enum { LOSS_VARIANTS = 7 };
 int trainer_loss_variants(struct trainer *trainer, const struct batch_source *source,
                           struct loss_variant variants[LOSS_VARIANTS], struct error *err);
 
-/* Computes the teacher's output of a batch in host memory (at most micro images) to host memory
- * (count, out_rows*out_width). */
+/* Whether a step computes the teachers' outputs: there are teachers, and their outputs are not cached. */
+static inline bool trainer_teaches(const struct trainer *t) { return t->teachers[0].tower; }
+/* Computes the targets of a batch in host memory (at most micro images) to host memory
+ * (count, target_values). */
 int trainer_embed_teacher(struct trainer *trainer, const struct batch *host, float *out, struct error *err);
 /* Moves the weights to those of evaluation and back (meopt_set_point), where they differ. Collective call. */
 int trainer_set_point(struct trainer *trainer, enum meopt_point point, struct error *err);

@@ -26,12 +26,12 @@ static int check_weights(const struct cache_pass *f, const struct trainer *t, st
     bool report = t->ranks.rank == 0;
     int code = 0;
     if (!f->how->resume) return 0;
-    if (!t->student || !c->train.cache_teacher)
-        code = resume_check_weights(f->run, c, false, &t->teacher_content, f->how->force, report, f->changed,
+    for (int i = 0; i < t->teacher_count && !code && (!t->student || !c->train.cache_teacher); i++)
+        code = resume_check_weights(f->run, c, i, &t->teachers[i].content, f->how->force, report, f->changed,
                                     err);
     if (!code && t->student)
-        code = resume_check_weights(f->run, c, true, &t->student_content, f->how->force, report, f->changed,
-                                    err);
+        code = resume_check_weights(f->run, c, TOWER_STUDENT, &t->student_content, f->how->force, report,
+                                    f->changed, err);
     return code;
 }
 

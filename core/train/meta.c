@@ -224,6 +224,13 @@ static json_t *job_json(void)
     return job;
 }
 
+static int64_t teacher_parameters(const struct trainer *t)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < t->teacher_count; i++) sum += model_shape_parameters(&t->teachers[i].shape);
+    return sum;
+}
+
 static int write_files(const struct run *run, const struct trainer *t, const struct rank_info *all,
                        const struct data *data, int64_t total, double peak_flops, json_t *start,
                        json_t *identity, struct error *err)
@@ -235,8 +242,7 @@ static int write_files(const struct run *run, const struct trainer *t, const str
         "pid", (int)getpid(), "started", (double)time(NULL), "device", t->device->name, "images",
         (json_int_t)data_images(data), "total_steps", (json_int_t)total, "student_parameters",
         (json_int_t)model_shape_parameters(&t->student_shape), "teacher_parameters",
-        (json_int_t)(t->objective->teacher ? model_shape_parameters(&t->teacher_shape) : 0), "family",
-        family_name(t->student_shape.family));
+        (json_int_t)teacher_parameters(t), "family", family_name(t->student_shape.family));
     if (data_tokens(data)) json_object_set_new(meta, "tokens", json_integer((json_int_t)data_tokens(data)));
     if (data_documents(data))
         json_object_set_new(meta, "documents", document_facts_json(data_documents(data)));
@@ -251,7 +257,12 @@ static int write_files(const struct run *run, const struct trainer *t, const str
     json_object_set_new(meta, "data_crc32c", hex_or_null(data_hash(data)));
     set_classes(meta, data);
     set_samples(meta, "data", data_list(data), t->config->data.root);
-    set_content(meta, "teacher", &t->teacher_content);
+    set_content(meta, "teacher", &t->teachers[0].content);
+    for (int i = 1; i < t->teacher_count; i++) {
+        char name[24];
+        snprintf(name, sizeof name, "teacher%d", i + 1);
+        set_content(meta, name, &t->teachers[i].content);
+    }
     set_content(meta, "student", &t->student_content);
     json_object_set_new(meta, "seed", json_integer((json_int_t)t->config->train.seed));
     json_object_set_new(meta, "batch_images", json_integer((json_int_t)t->images));

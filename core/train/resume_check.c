@@ -53,7 +53,8 @@ json_t *resume_check_config(const struct config *config)
 {
     json_t *values = json_object();
     for (int i = 0; i < config_key_count; i++) {
-        if (strncmp(config_keys[i].name, "run.", 4) == 0) continue; /* where the run is stored */
+        if (strncmp(config_keys[i].name, "run.", 4) == 0 || !config_key_used(config, i))
+            continue; /* where the run is stored */
         char *text = config_value_text(config, i);
         if (values && json_object_set_new(values, config_keys[i].name, json_string(text))) {
             json_decref(values);
@@ -439,15 +440,18 @@ static bool same_model(const char *was, const char *is, size_t *differs)
     return !was[at] && (!is[at] || is[at] == ' ');
 }
 
-int resume_check_weights(const struct run *run, const struct config *config, bool student,
+int resume_check_weights(const struct run *run, const struct config *config, int number,
                          const struct tower_content *content, const char *force, bool report,
                          json_t **changed, struct error *err)
 {
-    const char *tower =
-                   student ? "student" : "teacher", /* in meta.json; for people a model without teacher */
-        *name = objective_tower(objective_of(config), student),
-               *file = student ? "model_s.weight" : "model_t.weight",
-               *path = student ? config->model_s.weight : config->model_t.weight;
+    bool student = number == TOWER_STUDENT;
+    char tower[24], file[40]; /* tower: in meta.json; for people a model without teacher */
+    const char *name = objective_tower(objective_of(config), student),
+               *path = student ? config->model_s.weight : config->model_t[number].weight;
+    if (student) snprintf(tower, sizeof tower, "student");
+    else snprintf(tower, sizeof tower, number ? "teacher%d" : "teacher", number + 1);
+    if (student) snprintf(file, sizeof file, "model_s.weight");
+    else snprintf(file, sizeof file, number ? "model_t%d.weight" : "model_t.weight", number + 1);
     char key[2][32], is[2][sizeof content->model];
     json_t *meta;
     int code = read_meta(run, &meta, err);

@@ -8,6 +8,7 @@
 #include "core/base/progress.h"
 #include "core/base/retry.h"
 #include "core/experiment/experiment.h"
+#include "core/step/step.h"
 #include "core/step/weight_stream.h"
 
 #include <errno.h>
@@ -46,17 +47,17 @@ struct pass {
 /* ---- identification of the rows ---- */
 
 /* Computes the CRC-32C of the teacher's weights in the type that is computed with. */
-static int weights_hash(const struct trainer *t, uint32_t *crc, struct error *err)
+static int weights_hash(const struct trainer *t, const struct teacher *teacher, uint32_t *crc,
+                        struct error *err)
 {
-    *crc = 0;
     t->device->sync(t->device);
-    for (int i = 0; i < t->teacher->parameter_count; i++) {
-        const struct parameter *p = &t->teacher->parameters[i];
+    for (int i = 0; i < teacher->tower->parameter_count; i++) {
+        const struct parameter *p = &teacher->tower->parameters[i];
         size_t bytes = (size_t)p->count * dtype_bytes(p->weight_type);
         char *values = malloc(bytes);
         if (!values) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for %s", p->name);
         int code = 0;
-        if (t->teacher_stream) code = weight_stream_read(t->teacher_stream, i, values, err);
+        if (teacher->stream) code = weight_stream_read(teacher->stream, i, values, err);
         else t->device->download(t->device, values, p->weight, bytes);
         if (code) {
             free(values);
@@ -71,14 +72,24 @@ static int weights_hash(const struct trainer *t, uint32_t *crc, struct error *er
 /* Formats the first line of the file; the caller frees. */
 static int first_line(const struct pass *p, const struct data_options *o, char **line, struct error *err)
 {
-    uint32_t weights;
-    int code = weights_hash(p->t, &weights, err);
-    if (code) return code;
+    const struct trainer *t = p->t;
+    uint32_t weights = 0, targets;
+    for (int i = 0; i < t->teacher_count; i++) {
+        int code = weights_hash(t, &t->teachers[i], &weights, err);
+        if (code) return code;
+    }
+    targets = preprocess_hash(&o->preprocess, o->image_size);
+    for (int i = 0; i < o->more_views; i++)
+        targets = targets * 31 + preprocess_hash(&o->more[i].preprocess, o->more[i].size);
+    for (int i = 0; i < t->targets.count; i++) { /* the embedding alone adds nothing */
+        const struct output *of = &t->targets.of[i].of_teacher;
+        uint32_t kind = (uint32_t)(of->tokens + 4 * of->block + 4096 * t->targets.of[i].teacher);
+        if (i || of->tokens != OUTPUT_CLS || of->block) targets = targets * 31 + kind;
+    }
     *line = xasprintf(
         "meopt teacher 1 images %lld list %08x row %lld weights %08x dtype %d size %lld pipeline %u\n",
         (long long)p->images, data_hash(p->data), (long long)p->row, weights,
-        (int)p->t->teacher->options.compute, (long long)o->image_size,
-        preprocess_hash(&o->preprocess, o->image_size));
+        (int)t->teachers[0].tower->options.compute, (long long)o->image_size, targets);
     return 0;
 }
 
@@ -179,7 +190,7 @@ static void flush_records(struct pass *p, bool sync)
 static int compute(struct pass *p, int64_t image, const float *pixels, int64_t count, struct error *err)
 {
     int64_t at_once = p->t->device->host_memory ? 1 : count,
-            input = model_shape_input_bytes(&p->t->teacher_shape, 1) / (int64_t)sizeof *pixels;
+            input = model_shape_input_bytes(&p->t->teachers[0].shape, 1) / (int64_t)sizeof *pixels;
     int code = 0;
     for (int64_t i = 0; i < count && !code; i += at_once) {
         code = trainer_embed_teacher(p->t, &(struct batch){.input = pixels + i * input, .count = at_once},
@@ -296,7 +307,7 @@ static int compute_all(struct pass *p, int64_t at_once, int64_t pixels, struct e
 int teacher_cache_fill(struct trainer *t, const char *path, teacher_cache_tick tick, void *context,
                        struct error *err)
 {
-    struct data_options options = experiment_tower_images(t->config, false);
+    struct data_options options = experiment_images(t->config, false);
     struct pass p = {.t = t,
                      .ranks = &t->ranks,
                      .path = path,
@@ -314,7 +325,7 @@ int teacher_cache_fill(struct trainer *t, const char *path, teacher_cache_tick t
     char *line = NULL;
     int64_t pixels = 3 * options.image_size * options.image_size;
     p.images = t->cache.images = data_images(p.data);
-    p.row = t->teacher->out_rows * t->teacher->out_width;
+    p.row = targets_values(t);
     p.state = t->cache.known = xcalloc((size_t)p.images, 1);
     t->cache.list = data_hash(p.data);
     t->cache.rows = malloc((size_t)(p.images * p.row) * sizeof *t->cache.rows);

@@ -30,7 +30,7 @@ static struct tower *open_tower(struct device *device, const char *dir, json_t *
                                     .weight_type = DTYPE_F32,
                                     .grad_type = DTYPE_F32,
                                     .gradients = train ? GRADIENTS_KEEP : GRADIENTS_NONE,
-                                    .target = target,
+                                    .outputs = {target > 0, {{.head = HEAD_LINEAR, .width = target}}},
                                     .weights_class = train ? MEMORY_WEIGHTS : MEMORY_TEACHER,
                                     .activations_class = train ? MEMORY_ACTIVATIONS : MEMORY_TEACHER};
     struct tower *tower;

@@ -16,7 +16,7 @@ static int inferred(const struct weights *w, int64_t image, struct model_shape *
 {
     *g = (struct model_shape){.heads = 2, .image = image};
     int code = model_shape_infer(g, w, 0, err);
-    return code ? code : model_shape_fits(g, 0, w, err);
+    return code ? code : model_shape_fits(g, NULL, w, err);
 }
 
 static struct tower *loaded(struct device *device, const struct model_shape *g, const struct weights *w)
@@ -216,7 +216,7 @@ static void what_wrappers_put_before_the_names_changes_no_bit(void **state)
                        *other = renamed(w, cases[i].from, cases[i].to, cases[i].without, path);
         g = h = (struct model_shape){.heads = 2};
         if (model_shape_infer(&g, w, 0, &err)) fail_msg("%s: %s", cases[i].dir, err.what);
-        if (model_shape_infer(&h, other, 0, &err) || model_shape_fits(&h, 0, other, &err))
+        if (model_shape_infer(&h, other, 0, &err) || model_shape_fits(&h, NULL, other, &err))
             fail_msg("%s as %s: %s", cases[i].dir, cases[i].to, err.what);
         assert_int_equal(g.family, h.family);
         struct tower *a = loaded(device, &g, w), *b = loaded(device, &h, other);

@@ -270,7 +270,7 @@ static struct errors run(const char *dir, json_t *json, const char *file_name, e
                                         .grad_type = compute,
                                         .gradients = GRADIENTS_KEEP,
                                         .recompute = policy,
-                                        .patch_tokens = with_patches,
+                                        .outputs = {with_patches, {{.tokens = OUTPUT_CLS_PATCH}}},
                                         .weights_class = MEMORY_WEIGHTS,
                                         .activations_class = MEMORY_ACTIVATIONS};
         subject_open(&s, &g, file, &options);

@@ -41,6 +41,7 @@ static inline void reference_read(struct reference *r, const char *folder, const
     struct tower_options options = {.batch = 1,
                                     .compute = DTYPE_F32,
                                     .weight_type = DTYPE_F32,
+                                    .outputs = r->tower->options.outputs,
                                     .weights_class = MEMORY_TEACHER,
                                     .activations_class = MEMORY_TEACHER};
     struct tower *tower;

@@ -2,6 +2,7 @@
  * for the card at most three times, for every variant of the step and any number of tensors, blocks and
  * micro-batches, also with several ranks and their library of collectives (tests/gpu/fake_nccl.cc).
  * `driver_calls --table` prints all counts of a step. */
+#include "core/step/step.h"
 #include "tests/ranks/hand_round.h"
 #include "tests/train/tiny.h"
 
@@ -84,7 +85,7 @@ static int give(void *context, int64_t index, struct batch *batch, const int64_t
 
 static int fill(void *context, struct trainer *t, struct error *err)
 {
-    int64_t row = t->teacher->out_rows * t->teacher->out_width;
+    int64_t row = targets_values(t);
     (void)context;
     t->cache.images = BATCH;
     t->cache.known = xcalloc(BATCH, 1);

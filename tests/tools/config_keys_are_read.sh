@@ -1,6 +1,6 @@
 #!/bin/sh
 # Every key of the table is read by code outside core/config: c->train.steps, config.train.steps, and for a tower's also
-# tower->width where a struct config_tower is given, images->mean where a struct config_images is. Rows of FACTS are read by one loop. Comments, texts and assignments are no reading.
+# tower->width where a struct config_tower is given, images->mean where a struct config_images is, and loss->type of a struct config_loss. Rows of FACTS are read by one loop. Comments, texts and assignments are no reading.
 set -eu
 . "$MEOPT_SOURCE/tests/lib.sh"
 dir=$work
@@ -9,7 +9,7 @@ dir=$work
 code() { # tree
     (cd "$1" && find core cli -name '*.[ch]' ! -path 'core/config/*' -print0 | LC_ALL=C xargs -0 sed -s 's/"[^"]*"//g; $s/$/\n\f/') | LC_ALL=C awk '
         function end_of_file() {
-            if (text ~ /struct config_(tower|images)/) towers = towers text
+            if (text ~ /struct config_(tower|images|loss)/) towers = towers text
             printf "%s", text
             text = ""
         }
@@ -26,7 +26,7 @@ code() { # tree
         }
         END { printf "%s", towers >FILE }' FILE="$dir/towers" >"$dir/all"
     end='([^a-z_0-9 =]| +[^ =]| *==|$)' # of the name, with no assignment after it
-    { LC_ALL=C grep -oE "(->|[a-z]\\.)[a-z_]+\\.[a-z_0-9]+$end" "$dir/all"; LC_ALL=C grep -oE "(tower|images)->[a-z_0-9]+$end" "$dir/towers"
+    { sed 's/\[[0-9a-z]*\]//g' "$dir/all" | LC_ALL=C grep -oE "(->|[a-z]\\.)[a-z_]+\\.[a-z_0-9]+$end"; LC_ALL=C grep -oE "(tower|images|loss)->[a-z_0-9]+$end" "$dir/towers"
         ! grep -q 'fact_rows\[f\]\.name' "$dir/towers" || sed -n 's/^ *F([A-Z_]*, *\([a-z_]*\),.*/tower->\1/p' "$1/core/model/facts.h"; } |
         sed -E 's/^(->|[a-z]\.)//; s/([a-z_]+(\.|->)[a-z_0-9]+).*/\1/' | sort -u >"$dir/reads"
 }
@@ -37,11 +37,13 @@ unread() { # keys on stdin
             [ "$("$MEOPT" config list "$MEOPT_SOURCE/configs/dinov2.yaml" train.precision=fp32 | grep -c '^model_[ts].dtype = fp32')" = 2 ] && continue ;;
         optim.warmup_ratio) # is read with the steps
             grep -q 'config_warmup(' "$dir/all" && continue ;;
-        model_[ts].*) set -- "tower->${key#*.}" ;;
+        model_[ts].*) set -- "tower->${key#*.}" "images->${key#*.}" ;;
+        loss.chunk) grep -q 'c->loss_chunk' "$dir/all" && continue ;;
+        loss.*) set -- "loss->${key#*.}" ;;
         data.* | data_s.*) set -- "images->${key#*.}" ;;
         *) set -- "$key" ;;
         esac
-        grep -qxF -e "$key" -e "$1" "$dir/reads" || echo "$key"
+        grep -qxF -e "$key" -e "$1" -e "${2:-$1}" "$dir/reads" || echo "$key"
     done
 }
 "$MEOPT" config list | sed -n 's/^  \([a-z_]*\.[a-z_0-9]*\) .*/\1/p' >"$dir/keys"

@@ -80,6 +80,7 @@ static void ranks_have_the_bits_of_one(void **state)
 #define LORA             "lora.rank=4 "
 #define MUON             "optim.name=muon "
 #define ADAFACTOR        "optim.name=adafactor "
+#define BLOCKS           "loss.tokens=cls+patch loss.block_t=2 loss.block_s=1 "
 #define SLICES           "model_s.slices=4 "
 #define HALVES           "model_s.slices=2 "
 #define TABLES           MUON "optim.other_rule=adafactor "
@@ -212,6 +213,15 @@ static const struct row rows[] = {
     {M(BERT), 4, MUON OF_8 NO_CLIP "optim.ns_form=gram", "dist.shard=optimizer"},
     {M(LLAMA), 2, MUON OF_3 EXACT LORA, "dist.shard=parameters"},
     {M(DINOV2), 2, MUON OF_4 EXACT "train.precision=fp32", "dist.pipeline=2"},
+    /* several teachers, outputs and heads */
+    {M(TEACHERS), 1, "train.micro_batch=2 " CLIP, "train.rounds=breadth " STREAMED},
+    {M(TEACHERS), 1, EXACT, STREAMED "train.recompute=block optim.offload=nvme"},
+    {M(TEACHERS), 1, "train.micro_batch=2 " CACHED CLIP, "train.rounds=breadth"},
+    {M(TEACHERS), 2, OF_8 EXACT, "dist.shard=parameters " STREAMED_TEACHER},
+    {M(TEACHERS), 4, OF_4 EXACT, "dist.pipeline=2 dist.shard=optimizer " STREAMED_TEACHER},
+    {M(TEACHERS), 2, OF_4 EXACT CACHED, "dist.pipeline=2"},
+    {M(TEACHERS), 1, BLOCKS "train.micro_batch=2 " CLIP, "train.rounds=breadth " STREAMED_TEACHER},
+    {M(TEACHERS), 3, BLOCKS OF_8 EXACT, "dist.shard=parameters"},
     {M(TEXTS), 4, MUON OF_8 EXACT, "dist.pipeline=2 dist.shard=parameters"},
     /* means of rows and columns, over a tensor's parts */
     {M(BERT), 3, ADAFACTOR OF_8 EXACT "optim.scale_parameter=true", "dist.shard=parameters"},

@@ -101,8 +101,15 @@ static const struct {
     {"bytes",
      TEXT "model.family=llama model.arch=qwen3_0_6b model.hidden=96 model.kv_heads=1 model.head_dim=32",
      .tokens = true},
+    {"dinov2",
+     "model_t.arch=custom model_s.arch=custom data.image_size=28 model_t.width=128 model_t.depth=3 "
+     "model_t.hidden=128 model_t.patch=14 model_t.pos_grid=2 model_t2.family=dinov2 model_t2.width=64 "
+     "model_t2.depth=2 model_t2.patch=7 model_t2.pos_grid=4 model_s.width=64 model_s.depth=2 "
+     "model_s.hidden=128 model_s.patch=14 model_s.pos_grid=2 loss.teacher=1 loss.head=mlp "
+     "loss2.teacher=2 loss2.tokens=patch loss2.type=cosine loss3.tokens=avg loss3.weight=0.5",
+     .teacher = true},
 };
-enum { EVA, DINOV2, GPT2, LLAMA, BERT, CLASSIFIER, TEXTS, QWEN, MODELS };
+enum { EVA, DINOV2, GPT2, LLAMA, BERT, CLASSIFIER, TEXTS, QWEN, TEACHERS, MODELS };
 
 struct run {
     int model;
@@ -175,7 +182,7 @@ static inline int load(struct config *config, const struct run *r, struct error 
 static inline int fill(void *context, struct trainer *t, struct error *err)
 {
     (void)context;
-    int64_t row = t->teacher->out_rows * t->teacher->out_width;
+    int64_t row = targets_values(t);
     int code = 0;
     t->cache.images = SAMPLES;
     t->cache.rows = xcalloc((size_t)(SAMPLES * row), sizeof *t->cache.rows);
@@ -208,7 +215,7 @@ static inline void train(struct run *r, struct trainer *t)
     if (r->directory) r->code = trainer_resume(t, r->directory, &from, &r->err);
     for (feed.step = from > 0 ? (int)from : 0; feed.step < last && !r->code; feed.step++) {
         int64_t student = weight_stream_moved_bytes(t->student_stream),
-                teacher = weight_stream_moved_bytes(t->teacher_stream), gathered = dp_gathered_bytes(t);
+                teacher = weight_stream_moved_bytes(t->teachers[0].stream), gathered = dp_gathered_bytes(t);
         if (feed.step + 1 == r->lost_step && r->options.rank == 1) {
             r->code = EXIT_DISK;
             comm_abort(&t->ranks, r->code);
@@ -218,7 +225,7 @@ static inline void train(struct run *r, struct trainer *t)
                                &(struct batch_source){.fetch = give, .context = &feed},
                                &r->results[feed.step], &r->err);
         r->student_bytes = weight_stream_moved_bytes(t->student_stream) - student;
-        r->teacher_bytes = weight_stream_moved_bytes(t->teacher_stream) - teacher;
+        r->teacher_bytes = weight_stream_moved_bytes(t->teachers[0].stream) - teacher;
         r->gathered_bytes = dp_gathered_bytes(t) - gathered;
     }
     if (r->directory && !r->code) r->code = trainer_save(t, r->directory, last, 1, &r->err);

@@ -6,7 +6,7 @@
 #include "core/base/log.h"
 #include "core/config/config.h"
 #include "core/plan/plan.h"
-#include "core/step/trainer.h"
+#include "core/step/step.h"
 #include "tests/card.h"
 
 #include <setjmp.h>
@@ -40,7 +40,7 @@ static int some_images(void *context, int64_t index, struct batch *batch, const 
 static int fill(void *context, struct trainer *t, struct error *err)
 {
     (void)context;
-    int64_t width = t->teacher->out_rows * t->teacher->out_width;
+    int64_t width = targets_values(t);
     const int64_t *image_ids;
     t->cache.images = t->batch;
     t->cache.rows = malloc((size_t)(t->batch * width) * sizeof *t->cache.rows);

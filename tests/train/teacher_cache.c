@@ -53,7 +53,8 @@ static int fill(void *context, struct trainer *t, struct error *err)
     (void)context;
     wanted.first = -1;
     if (wanted.other) {
-        const struct parameter *p = &t->teacher->parameters[t->teacher->parameter_count - 1];
+        const struct parameter *p =
+            &t->teachers[0].tower->parameters[t->teachers[0].tower->parameter_count - 1];
         t->device->upload(t->device, p->weight, &(float){3}, sizeof(float));
     }
     return teacher_cache_fill(t, path, tick, NULL, err);
@@ -69,7 +70,7 @@ static float *cached(int64_t *images, int64_t *row)
     struct trainer *t = tiny.trainer;
     *images = t->cache.images;
     *row = t->student->out_rows * t->student->out_width;
-    assert_null(t->teacher); /* its memory is the student's now */
+    assert_null(t->teachers[0].tower); /* its memory is the student's now */
     float *copy = xmalloc((size_t)(*images * *row) * sizeof *copy);
     memcpy(copy, t->cache.rows, (size_t)(*images * *row) * sizeof *copy);
     tiny_close(&tiny);

@@ -45,7 +45,7 @@ static void check(const struct tiny *tiny, const struct run *run, const struct d
     assert_int_equal(number(meta, "ranks"), 1);
     assert_int_equal(number(meta, "seed"), t->config->train.seed);
     assert_int_equal(number(meta, "student_parameters"), model_shape_parameters(&t->student_shape));
-    assert_int_equal(number(meta, "teacher_parameters"), model_shape_parameters(&t->teacher_shape));
+    assert_int_equal(number(meta, "teacher_parameters"), model_shape_parameters(&t->teachers[0].shape));
     assert_string_equal(json_string_value(json_object_get(meta, "family")), "eva");
     assert_string_equal(json_string_value(json_object_get(meta, "device")), tiny->device->name);
     char hash[16];

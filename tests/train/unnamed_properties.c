@@ -57,14 +57,13 @@ static int teacher(struct model_shape *g, const char *name, const char *json, co
                          (char[]){"model_s.pool=cls"},
                          (char *)(uintptr_t)more};
     struct config c;
-    struct model_shape student;
-    struct weights *weights[2];
+    struct experiment_towers towers;
     *err = (struct error){0};
     int code = config_load_text(&c, "untold.yaml", "{}\n", 3, overrides, more ? 6 : 5, err);
     assert_int_equal(code, 0);
-    code = experiment_shapes(&c, false, g, &student, &weights[0], &weights[1], err);
-    weights_close(weights[0]);
-    weights_close(weights[1]);
+    code = experiment_towers(&c, false, &towers, err);
+    *g = towers.teachers[0];
+    experiment_close_towers(&towers);
     config_free(&c);
     file_remove_tree(directory, NULL);
     free(bytes);
@@ -397,7 +396,7 @@ static void tables_of_rotary_positions_determine_the_heads(void **state)
         struct model_shape g;
         struct weights *weights;
         assert_int_equal(config_load_text(&c, "untold.yaml", "{}\n", 3, overrides, keys, &err), 0);
-        if (experiment_tower_shape(&c, false, &g, &weights, &err)) fail_msg("%s", err.what);
+        if (experiment_tower_shape(&c, 0, &g, &weights, &err)) fail_msg("%s", err.what);
         assert_int_equal(g.heads, 2);
         weights_close(weights);
         config_free(&c);
@@ -431,11 +430,9 @@ static void unknown_classes_are_named_before_a_missing_head(void **state)
         "context: 16, freeze: all_but_head}\n";
     struct config c;
     struct error err = {0};
-    struct model_shape teacher, student;
-    struct weights *weights[2];
+    struct experiment_towers towers;
     assert_int_equal(config_load_text(&c, "classes.yaml", text, sizeof text - 1, NULL, 0, &err), 0);
-    assert_int_equal(experiment_shapes(&c, true, &teacher, &student, &weights[0], &weights[1], &err),
-                     EXIT_CONFIG);
+    assert_int_equal(experiment_towers(&c, true, &towers, &err), EXIT_CONFIG);
     assert_true(mentions(err.hint, "model.classes"));
     config_free(&c);
 }
@@ -452,7 +449,7 @@ static void adapters_of_a_student_alone_are_checked(void **state)
     struct model_shape g;
     struct weights *weights;
     assert_int_equal(config_load_text(&c, "alone.yaml", "{}\n", 3, overrides, 4, &err), 0);
-    assert_int_equal(experiment_tower_shape(&c, true, &g, &weights, &err), EXIT_CONFIG);
+    assert_int_equal(experiment_tower_shape(&c, TOWER_STUDENT, &g, &weights, &err), EXIT_CONFIG);
     assert_true(mentions(err.what, "lora.rank|4096"));
     config_free(&c);
     free(weight);

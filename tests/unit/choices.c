@@ -123,8 +123,8 @@ static void a_towers_dtype_is_its_own(void **state)
         if (!code) code = device_open(&device, "dry", 0, &err);
         if (!code) code = trainer_create(&t, &config, device, true, NULL, NULL, &err);
         if (code) fail_msg("%s", err.what);
-        assert_int_equal(t->teacher->options.compute, rows[i].teacher);
-        assert_int_equal(t->teacher->options.weight_type, rows[i].teacher);
+        assert_int_equal(t->teachers[0].tower->options.compute, rows[i].teacher);
+        assert_int_equal(t->teachers[0].tower->options.weight_type, rows[i].teacher);
         assert_int_equal(t->student->options.compute, rows[i].student);
         assert_int_equal(t->student->options.weight_type, rows[i].student);
         trainer_close(t);

@@ -31,7 +31,7 @@ static void the_originals_files_are_valid(void **state)
                           "weight_s: b.pt\r\ndata:\r\n"
                           "  root: /coco\r\noptim:\r\n  use_meopt: true\r\n  pure_bf16: false\r\n"),
                      0);
-    assert_string_equal(config.model_t.weight, "/data/x/../ModelWeight/EVA-CLIP/a.pt");
+    assert_string_equal(config.model_t[0].weight, "/data/x/../ModelWeight/EVA-CLIP/a.pt");
     assert_string_equal(config.model_s.weight, "/data/x/b.pt");
     assert_string_equal(config.data.root, "/coco");
     assert_true(config.optim.use_meopt);
@@ -53,8 +53,8 @@ static void defaults_are_those_of_the_table(void **state)
     assert_int_equal(config.train.epochs, 10);
     assert_true(config.optim.lr == 2e-5 && config.optim.beta2 == 0.98 && config.optim.eps == 1e-6);
     assert_true(config.optim.name == MEOPT_APADAMW);
-    assert_int_equal(config.model_t.dtype, TOWER_DTYPE_BF16);
-    assert_int_equal(config.loss.normalize, -1);
+    assert_int_equal(config.model_t[0].dtype, TOWER_DTYPE_BF16);
+    assert_int_equal(config.loss[0].normalize, -1);
     for (int key = 0; key < config_key_count;
          key++) { /* a run's config.yaml, which has all, differs in none */
         char *text = config_value_text(&config, key);
@@ -62,7 +62,7 @@ static void defaults_are_those_of_the_table(void **state)
         free(text);
     }
     assert_int_equal(config_resolve(&config, FAMILY_EVA, &err), 0);
-    assert_int_equal(config.loss.normalize, 1);
+    assert_int_equal(config.loss[0].normalize, 1);
     assert_int_equal(config.data.pipeline, DATA_PIPELINE_CLIP);
     assert_int_equal(config_resolve(&config, FAMILY_DINOV2, &err), EXIT_CONFIG);
     config_free(&config);
@@ -152,7 +152,6 @@ static void what_cannot_stand_together_is_refused(void **state)
     static const char *const bad[] = {"train: {cache_teacher: true}\ndata: {augment: true}",
                                       "train: {micro_batch: 3}",
                                       "optim: {pure_bf16: true}\ntrain: {precision: fp32}",
-                                      "model: {family: eva}\nloss: {tokens: cls+patch}",
                                       "model_s: {arch: dinov2_vitl14, family: eva}",
                                       "model: {family: eva}\nmodel_t: {arch: dinov2_vitl14}",
                                       "optim: {min_lr: 1}",

@@ -117,7 +117,7 @@ static void exports_are_the_same_models(void **state)
         assert_int_equal(access(index, F_OK) == 0, most < 5e9);
         int code = weights_open(&w, to, &err);
         if (!code) code = model_shape_infer(&h, w, 0, &err);
-        if (!code) code = model_shape_fits(&h, 0, w, &err);
+        if (!code) code = model_shape_fits(&h, NULL, w, &err);
         if (code) fail_msg("%s: %s", models[i].name, err.what);
         assert_int_equal(h.facts.from[FACT_NORM_EPS], SOURCE_SIDECAR);
         assert_string_equal(h.facts.replaced, "");

@@ -115,7 +115,7 @@ static int infer(struct model_shape *g, const char *name, struct error *err)
     struct weights *w = open_named(name);
     *err = (struct error){0};
     int code = model_shape_infer(g, w, 0, err);
-    if (!code) code = model_shape_fits(g, 0, w, err);
+    if (!code) code = model_shape_fits(g, NULL, w, err);
     weights_close(w);
     return code;
 }
@@ -136,7 +136,7 @@ static float *read_all(const struct weights *w, const char *name, const int64_t 
 static int index_of(const struct model_shape *g, enum role role, int group)
 {
     struct parameter *list;
-    int count = parameters_list(g, 0, &list), found = -1;
+    int count = parameters_list(g, NULL, &list), found = -1;
     for (int i = 0; i < count; i++)
         if (list[i].role == (int)role && list[i].group == group) found = i;
     free(list);

@@ -12,7 +12,7 @@ static inline void put_model(const struct model_shape *shape, const char *path,
 {
     struct error err = {0};
     struct parameter *list;
-    int count = parameters_list(shape, 0, &list);
+    int count = parameters_list(shape, NULL, &list);
     struct weights_row *rows = xcalloc((size_t)count, sizeof *rows);
     for (int i = 0; i < count; i++) {
         float *values = xcalloc((size_t)list[i].count, sizeof *values);

@@ -59,7 +59,7 @@ static void heads_may_be_wider_than_the_stream(void **state)
 {
     struct model_shape g = shape_of("qwen3_0_6b");
     struct parameter *list;
-    int count = parameters_list(&g, 0, &list);
+    int count = parameters_list(&g, NULL, &list);
     const struct parameter *qkv = find(list, count, ROLE_QKV_W), *proj = find(list, count, ROLE_PROJ_W),
                            *norm = find(list, count, ROLE_K_NORM_W), *table = find(list, count, ROLE_TOKENS);
     assert_int_equal(qkv->shape[0], (16 + 2 * 8) * 128);
@@ -72,7 +72,7 @@ static void heads_may_be_wider_than_the_stream(void **state)
     assert_null(find(list, count, ROLE_NORM_B));
     free(list);
     g.tied = false;
-    count = parameters_list(&g, 0, &list);
+    count = parameters_list(&g, NULL, &list);
     assert_int_equal(find(list, count, ROLE_LM_HEAD)->group, g.depth + 1);
     free(list);
 }

@@ -33,7 +33,7 @@ static int settled(struct config *c, struct model_shape *g, const char *tower, c
     while (keys && *keys) overrides[n++] = *keys++;
     *err = (struct error){0};
     int code = config_load_text(c, "preprocess.yaml", "{}\n", 3, overrides, n, err);
-    if (!code) code = experiment_tower_shape(c, false, g, &weights, err);
+    if (!code) code = experiment_tower_shape(c, 0, g, &weights, err);
     weights_close(weights);
     file_remove_tree(directory, NULL);
     free(overrides[0]);
@@ -114,7 +114,7 @@ static void sidecar_configs_set_the_preprocessing(void **state)
         struct model_shape g;
         struct error err;
         if (settled(&c, &g, CLIP, files, NULL, &err)) fail_msg("%s: %s", rows[i].text, err.what);
-        preprocess_text(&c, false, text, sizeof text);
+        preprocess_text(&c, 0, text, sizeof text);
         if (!mentions(text, rows[i].says)) fail_msg("'%s' lacks '%s'", text, rows[i].says);
         assert_int_equal(g.image, c.data.image_size);
         /* what is written down is read again as the same */
@@ -122,7 +122,7 @@ static void sidecar_configs_set_the_preprocessing(void **state)
         struct config again;
         assert_int_equal(config_load_text(&again, "again.yaml", resolved, strlen(resolved), NULL, 0, &err),
                          0);
-        struct preprocess was = train_preprocess(&c, false), is = train_preprocess(&again, false);
+        struct preprocess was = train_preprocess(&c, 0), is = train_preprocess(&again, 0);
         assert_true(preprocess_same(&was, &is));
         config_free(&again);
         config_free(&c);
@@ -172,7 +172,7 @@ static void what_is_not_known_here_is_refused_unless_keys_say_it(void **state)
         config_free(&c);
         if (rows[i][1][0] == '[') continue; /* no JSON object is refused in any case */
         assert_int_equal(settled(&c, &g, CLIP, files, keys, &err), 0);
-        preprocess_text(&c, false, text, sizeof text);
+        preprocess_text(&c, 0, text, sizeof text);
         assert_true(mentions(text, "56 px|shorter side| 64 |bicubic|PIL|crop|mean 0.1 0.2 0.3, std 0.229 "
                                    "0.224 0.225|configuration"));
         config_free(&c);
@@ -192,7 +192,7 @@ static void keys_stand_above_the_files(void **state)
     struct model_shape g;
     struct error err;
     assert_int_equal(settled(&c, &g, CLIP, files, keys, &err), 0);
-    preprocess_text(&c, false, text, sizeof text);
+    preprocess_text(&c, 0, text, sizeof text);
     assert_true(mentions(
         text,
         "112 px|both sides| 112 |box|transformers|crop|mean 0.5 0.5 0.5, std 0.25 0.25 0.25|config.json"));

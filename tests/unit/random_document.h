@@ -268,7 +268,7 @@ static inline void random_section(const char *section, const struct layout *root
 
 static inline void random_document(void)
 {
-    static char names[16][16];
+    static char names[32][16];
     doc.bytes = 0;
     doc.count = 0;
     doc.plain = true;

@@ -1,0 +1,28 @@
+/* The targets of a distillation: each is one output of a teacher, the student's output that is compared with
+ * it, and the form and weight of their distance. They follow from the keys of loss: one target for each part
+ * and each of its teachers, in this order. */
+#ifndef MEOPT_EXPERIMENT_TARGETS_H
+#define MEOPT_EXPERIMENT_TARGETS_H
+
+#include "core/config/config.h"
+#include "core/model/outputs.h"
+
+struct target {
+    int loss, teacher; /* indices in struct config */
+    int output;        /* of that teacher; the student's is the target's own number */
+    struct output student, of_teacher;
+    int64_t rows_t, rows_s; /* patches per image of each, 0 without patch tokens */
+};
+struct targets {
+    int count;
+    struct target of[MOST_OUTPUTS];
+};
+
+/* Lists them; without a teacher there are none. Returns EXIT_CONFIG for more than MOST_OUTPUTS. */
+int targets_list(struct targets *targets, const struct config *config, const struct model_shape *teachers,
+                 const struct model_shape *student, struct error *err);
+/* Return the outputs of the student, and of a teacher. */
+struct outputs targets_of_student(const struct targets *targets);
+struct outputs targets_of_teacher(const struct targets *targets, int teacher);
+
+#endif
