@@ -10,6 +10,7 @@
 #include "core/compare/output.h"
 #include "core/data/list.h"
 #include "core/run/scores.h"
+#include "core/train/target_maps.h"
 #include "core/experiment/class_order.h"
 #include "core/step/evaluate.h"
 #include "core/experiment/experiment.h"
@@ -135,6 +136,22 @@ static int check_classes(const struct eval *e, struct error *err)
     return error_at(err, e->config.data.val, 0, 0);
 }
 
+/* Reads what standardizes the teachers' outputs, which a training has estimated. */
+static int read_maps(struct eval *e, struct error *err)
+{
+    bool mapped = false;
+    for (int i = 0; i < config_losses(&e->config); i++)
+        mapped |= e->config.loss[i].standardize != LOSS_STANDARDIZE_NONE;
+    if (!mapped || !objective_of(&e->config)->teacher) return 0;
+    if (!e->run)
+        return error_set(err, EXIT_USAGE, "meopt eval RUN",
+                         "loss.standardize requires a run, which has mean and covariance");
+    char *path = path_join(e->run, "targets.safetensors");
+    int code = target_maps_load(e->trainer, path, err);
+    free(path);
+    return code;
+}
+
 static int open_all(struct eval *e, bool by_class, struct error *err)
 {
     struct config *c = &e->config;
@@ -144,6 +161,7 @@ static int open_all(struct eval *e, bool by_class, struct error *err)
     if (!code) code = experiment_open_device(&e->device, c, true, err);
     if (!code) code = trainer_create_evaluation(&e->trainer, c, e->device, false, err);
     if (!code) model_shape_log_assumed(&e->trainer->student_shape);
+    if (!code) code = read_maps(e, err);
     if (!code && e->average) code = use_averages(e, err);
     if (!code) code = open_root(e, &list, err);
     image_list_free(&list);

@@ -32,6 +32,8 @@
     X(LOSS_TOKENS_PATCH, "patch") X(LOSS_TOKENS_AVG, "avg")
 #define CHOICES_LOSS_HEAD(X) X(LOSS_HEAD_AUTO, "auto") X(LOSS_HEAD_NONE, "none") \
     X(LOSS_HEAD_LINEAR, "linear") X(LOSS_HEAD_MLP, "mlp")
+#define CHOICES_LOSS_STANDARDIZE(X) X(LOSS_STANDARDIZE_NONE, "none") X(LOSS_STANDARDIZE_CHANNEL, "channel") \
+    X(LOSS_STANDARDIZE_PHI_S, "phi-s")
 
 #define CHOICES_DATA_PIPELINE(X) X(DATA_PIPELINE_AUTO, "auto") X(DATA_PIPELINE_CLIP, "clip") \
     X(DATA_PIPELINE_DINOV2, "dinov2") X(DATA_PIPELINE_SIGLIP, "siglip")
@@ -113,6 +115,7 @@
     L(tower_place, CHOICES_TOWER_PLACE) \
     L(loss_type, CHOICES_LOSS_TYPE) L(loss_reduction, CHOICES_LOSS_REDUCTION) \
     L(loss_tokens, CHOICES_LOSS_TOKENS) L(loss_head, CHOICES_LOSS_HEAD) \
+    L(loss_standardize, CHOICES_LOSS_STANDARDIZE) \
     L(data_pipeline, CHOICES_DATA_PIPELINE) L(data_interpolation, CHOICES_DATA_INTERPOLATION) \
     L(data_resize, CHOICES_DATA_RESIZE) L(data_resize_as, CHOICES_DATA_RESIZE_AS) \
     L(data_tokens, CHOICES_DATA_TOKENS) L(data_documents, CHOICES_DATA_DOCUMENTS) \

@@ -37,55 +37,61 @@ void combination(const struct combinations *walk, bool fatal, const char *key, c
 
 /* Keys that the objective does not read: of the teacher, of labels, of images or of tokens. The first row of
  * a key counts. */
+enum {
+    D = 1 << TRAIN_OBJECTIVE_DISTILL,
+    C = 1 << TRAIN_OBJECTIVE_CLASSIFY,
+    L = 1 << TRAIN_OBJECTIVE_LANGUAGE,
+    M = 1 << TRAIN_OBJECTIVE_MASKED,
+    T = 1 << TRAIN_OBJECTIVE_COUNT /* classify, of text */
+};
+static const struct {
+    const char *prefix;
+    int objectives;
+} objectives_of[] = {{"model_t.", D},
+                     {"model_t2.", D},
+                     {"model_t3.", D},
+                     {"model_t4.", D},
+                     {"data_s.", D},
+                     {"loss.chunk", L | M},
+                     {"loss.", D},
+                     {"loss2.", D},
+                     {"lora.", D | C | L},
+                     {"train.cache_teacher", D},
+                     {"model_s.family", D},
+                     {"train.label_smoothing", C | T | L | M},
+                     {"model_s.classes", C | T},
+                     {"data.labels", C},
+                     {"data.class_order", C | T},
+                     {"data.mixup", C},
+                     {"data.cutmix", C},
+                     {"data.tokens", L | M},
+                     {"data.documents", L | M},
+                     {"data.too_long", L},
+                     {"data.end", L | M},
+                     {"data.mask_token", M},
+                     {"data.special_tokens", M},
+                     {"data.root", D | C | T | L | M},
+                     {"data.include", D | C | T | L | M},
+                     {"data.exclude", D | C | T | L | M},
+                     {"data.val", D | C | T | L | M},
+                     {"data.shuffle", D | C | T | L | M},
+                     {"data.", D | C}, /* of images */
+                     {"model_s.vocabulary", T | L | M},
+                     {"model_s.context", T | L | M},
+                     {"model_s.kv_heads", L},
+                     {"model_s.tied", L},
+                     {"model_s.window", L},
+                     {"model_s.rope_theta", L},
+                     {"model_s.norm_eps", D | C | T | L | M},
+                     {"model_s.norm", D | C | T | M},
+                     {"model_s.patch", D | C},
+                     {"model_s.pos_", D | C},
+                     {"model_s.pool", D | C},
+                     {"model_s.out", D | C}};
+
+/* See above. */
 static void objective_rows(const struct combinations *w, const struct config *c)
 {
-    enum {
-        D = 1 << TRAIN_OBJECTIVE_DISTILL,
-        C = 1 << TRAIN_OBJECTIVE_CLASSIFY,
-        L = 1 << TRAIN_OBJECTIVE_LANGUAGE,
-        M = 1 << TRAIN_OBJECTIVE_MASKED,
-        T = 1 << TRAIN_OBJECTIVE_COUNT /* classify, of text */
-    };
-    static const struct {
-        const char *prefix;
-        int objectives;
-    } rows[] = {{"model_t", D},
-                {"data_s.", D},
-                {"loss.chunk", L | M},
-                {"loss", D},
-                {"lora.", D | C | L},
-                {"train.cache_teacher", D},
-                {"model_s.family", D},
-                {"train.label_smoothing", C | T | L | M},
-                {"model_s.classes", C | T},
-                {"data.labels", C},
-                {"data.class_order", C | T},
-                {"data.mixup", C},
-                {"data.cutmix", C},
-                {"data.tokens", L | M},
-                {"data.documents", L | M},
-                {"data.too_long", L},
-                {"data.end", L | M},
-                {"data.mask_token", M},
-                {"data.special_tokens", M},
-                {"data.root", D | C | T | L | M},
-                {"data.include", D | C | T | L | M},
-                {"data.exclude", D | C | T | L | M},
-                {"data.val", D | C | T | L | M},
-                {"data.shuffle", D | C | T | L | M},
-                {"data.", D | C}, /* of images */
-                {"model_s.vocabulary", T | L | M},
-                {"model_s.context", T | L | M},
-                {"model_s.kv_heads", L},
-                {"model_s.tied", L},
-                {"model_s.window", L},
-                {"model_s.rope_theta", L},
-                {"model_s.norm_eps", D | C | T | L | M},
-                {"model_s.norm", D | C | T | M},
-                {"model_s.patch", D | C},
-                {"model_s.pos_", D | C},
-                {"model_s.pool", D | C},
-                {"model_s.out", D | C}};
     const char *objective = train_objective_names[c->train.objective];
     bool text = c->train.objective == TRAIN_OBJECTIVE_CLASSIFY && config_reads_tokens(c);
     int read_by = text ? T : 1 << c->train.objective;
@@ -104,23 +110,24 @@ static void objective_rows(const struct combinations *w, const struct config *c)
                "model.%s: a distillation has two models", strchr(name, '.') + 1);
     }
     static const char no_effect[] = N_("%s has no effect: train.objective is %s%s");
-    const size_t count = sizeof rows / sizeof *rows;
+    const size_t count = sizeof objectives_of / sizeof *objectives_of;
     for (size_t i = 0; w->list && i < count; i++) {
         char only[120];
         int n = snprintf(only, sizeof only, "%s", _("it is for")), listed = 0;
         for (int o = 0; o < TRAIN_OBJECTIVE_COUNT; o++)
-            if (rows[i].objectives & 1 << o)
+            if (objectives_of[i].objectives & 1 << o)
                 n += snprintf(only + n, sizeof only - (size_t)n, "%s %s", listed++ ? "," : "",
                               train_objective_names[o]);
-        if (listed < TRAIN_OBJECTIVE_COUNT) combination(w, true, rows[i].prefix, only, no_effect, "", "", "");
+        if (listed < TRAIN_OBJECTIVE_COUNT)
+            combination(w, true, objectives_of[i].prefix, only, no_effect, "", "", "");
     }
     for (int key = 0; !w->list && key < config_key_count; key++) {
         const char *name = config_keys[key].name;
         size_t i = 0;
-        while (i < count && strncmp(name, rows[i].prefix, strlen(rows[i].prefix)) != 0) i++;
-        if (i == count || rows[i].objectives & read_by || !config_changed(c, name)) continue;
+        while (i < count && strncmp(name, objectives_of[i].prefix, strlen(objectives_of[i].prefix)) != 0) i++;
+        if (i == count || objectives_of[i].objectives & read_by || !config_changed(c, name)) continue;
         if (knn && strcmp(name, "data.labels") == 0) continue;
-        bool of_text = read_by == C && rows[i].objectives & T;
+        bool of_text = read_by == C && objectives_of[i].objectives & T;
         combination(w, true, name,
                     of_text ? N_("leave it out; a classifier of texts has model.family: bert, or its kin")
                             : N_("leave it out, or set train.objective"),
@@ -227,8 +234,8 @@ static void model_rows(const struct combinations *w, const struct config *c)
                "a cosine has no dimensions to sum over");
         snprintf(key, sizeof key, "%s.teacher", section);
         REFUSE(w, l->teacher > config_teachers(c), key, "1 is the first of model_t",
-               "%s is %lld, but there %s %d", key, (long long)l->teacher,
-               config_teachers(c) == 1 ? "is" : "are", config_teachers(c));
+               "%s is %lld, but the number of teachers is %d", key, (long long)l->teacher,
+               config_teachers(c));
         snprintf(key, sizeof key, "%s.head_hidden", section);
         REFUSE(w, l->head_hidden && l->head != LOSS_HEAD_MLP, key, "set head: mlp",
                "%s has no effect: the head has no hidden layer", key);

@@ -101,6 +101,7 @@ struct config_loss {
     int normalize; /* -1 until the family is known, then 0 or 1 */
     enum loss_reduction reduction;
     double weight;
+    enum loss_standardize standardize; /* of the teacher's rows */
     enum loss_head head; /* auto: linear if widths differ */
     int64_t head_hidden; /* of mlp; 0: the student's width */
 };
@@ -176,6 +177,7 @@ struct config {
         int64_t wave; /* micro-batches of a wave in breadth-first rounds; 0: all of a rank */
         enum train_save_activations save_activations;
         bool cache_teacher;
+        int64_t target_images; /* of loss.standardize */
         int64_t checkpoint_steps;  /* 0: by time only */
         double checkpoint_minutes; /* 0: by steps only */
         int64_t checkpoint_keep;

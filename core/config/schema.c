@@ -144,6 +144,11 @@ CHOICE_LISTS(CHOICE_SIZE) MODEL_CHOICE_LISTS(CHOICE_SIZE) MEOPT_CHOICE_LISTS(CHO
                "mean over the width, or sum over it", field.reduction),                                      \
         REAL(section ".weight", NULL, 0, 1e6, "1", "train plan", "factor of this part of the loss",          \
              field.weight),                                                                                  \
+        CHOICE(section ".standardize", loss_standardize, "none", "train plan",                               \
+               "the teacher's outputs, with mean and covariance of train.target_images images: each "        \
+               "channel to mean 0 and variance 1 (channel), or the same by a rotation that keeps all "       \
+               "angles (phi-s)",                                                                             \
+               field.standardize),                                                                           \
         CHOICE(section ".head", loss_head, "auto", "train plan",                                             \
                "from the student's width to the teacher's: a linear layer, or two with norm and GELU "       \
                "between them (mlp); auto: linear if the widths differ",                                      \
@@ -376,6 +381,10 @@ const struct config_key config_keys[] = {
            "activations that blocks save for backward: those that are expensive to recompute, or, with 8bit, "
            "the larger part of them in 8 bits; not with train.recompute block",
            train.save_activations),
+    INT("train.target_images", "images", 1, 10000000, "1000", "train",
+        "loss.standardize: images of the first epoch whose outputs give mean and covariance, before the "
+        "first step",
+        train.target_images),
     BOOL("train.cache_teacher", "false", "train plan",
          "compute the teacher's outputs once, store them in the run directory, free the teacher",
          train.cache_teacher),

@@ -191,8 +191,8 @@ int data_start(struct data *data, int64_t step, struct error *err);
  * (whole: left out), logged and counted. One that still cannot be read after a second or two (EIO, EMFILE,
  * no memory) is the error, with its file. */
 int data_next(struct data *data, struct data_batch *batch, struct error *err);
-/* Loads one image by its index, (3, S, S), independently of the batches; *decoded is false for one that
- * cannot be decoded. */
+/* Loads one image by its index, as the first one of a micro-batch, independently of the batches; *decoded is
+ * false for one that cannot be decoded. */
 int data_image(struct data *data, int64_t image, float *out, bool *decoded, struct error *err);
 /* Returns the images of the batch that data_next will return; NULL while it is incomplete. */
 const float *data_peek(struct data *data);

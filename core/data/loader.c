@@ -564,7 +564,10 @@ int data_image(struct data *d, int64_t image, float *out, bool *decoded, struct 
     uint8_t *rgb = xmalloc(pixel_bytes(d));
     enum outcome outcome = load_image(d, image, 0, rgb, err);
     *decoded = outcome == LOADED;
-    if (*decoded) image_normalize(rgb, &d->options.preprocess, (int)d->options.image_size, out);
+    struct view views[VIEWS];
+    int count = sample_views(d, out, 0, views);
+    for (struct view *v = views; *decoded && v < views + count; v++)
+        image_normalize(rgb + v->place, v->how, v->side, v->to);
     free(rgb);
     return outcome == UNREADABLE ? err->code : 0;
 }

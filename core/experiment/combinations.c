@@ -3,6 +3,7 @@
 #include "core/config/combinations.h"
 #include "core/experiment/experiment.h"
 #include "core/experiment/objective.h"
+#include "core/experiment/phi_s.h"
 #include "core/model/lora.h"
 
 #include <stdio.h>
@@ -77,6 +78,14 @@ static void target_rows(const struct combinations *w, const struct config *c,
         REFUSE(w, t->rows_s && (!t->rows_t || t->rows_s > 65536 || t->rows_t > 65536), tokens,
                "loss.tokens: cls", "the teacher has %lld patches, the student %lld", (long long)t->rows_t,
                (long long)t->rows_s);
+        enum loss_standardize form = c->loss[t->loss].standardize;
+        loss_key(t->loss, "standardize", key, sizeof key);
+        REFUSE(w, form == LOSS_STANDARDIZE_PHI_S && !phi_s_order(width[0]), key, "standardize: channel",
+               "phi-s has no Hadamard matrix of %lld, the width of the teacher's output",
+               (long long)width[0]);
+        REFUSE(w, form != LOSS_STANDARDIZE_NONE && t->student.tokens == OUTPUT_CLS_PATCH, key,
+               "two parts of the loss: tokens cls, and tokens patch",
+               "class and patch tokens are standardized apart");
         output_rows_of(w, tokens, "teacher", teacher, &t->of_teacher, false);
         output_rows_of(w, tokens, "student", student, &t->student, true);
         block = block || t->student.block || t->of_teacher.block;

@@ -301,6 +301,11 @@ static int dry_teacher(void *context, struct trainer *t, struct error *err)
 {
     const struct inspection *i = context;
     int code = targets_compute(t, t->micro, NULL, err);
+    for (int k = 0; k < t->targets.count && t->filling == FILL_MAPS && !code; k++) {
+        double none[1];
+        int64_t rows = 0;
+        if (targets_are_mapped(t, k)) code = targets_add_moments(t, k, t->micro, none, none, &rows, err);
+    }
     if (!code && i->inspect) i->inspect(i->context, t);
     return code;
 }

@@ -98,6 +98,15 @@ void targets_close(struct trainer *t);
 bool targets_are_copied(const struct trainer *t);
 /* Computes them for the images at t->input; *target (may be NULL) is where they are. */
 int targets_compute(struct trainer *t, int64_t count, const float **target, struct error *err);
+/* Returns whether a target's rows are standardized; sets its map, matrix (width, width) and shift (width). */
+bool targets_are_mapped(const struct trainer *t, int target);
+void targets_set_map(struct trainer *t, int target, const float *matrix, const float *shift);
+/* Returns the CRC-32C of a target's map after `before`, which it returns for a target without one. */
+uint32_t targets_map_hash(const struct trainer *t, int target, uint32_t before);
+/* Adds to sums (width), products (width, width), which may be NULL, and *rows those of a target's rows of
+ * `count` images, which targets_compute has computed; nothing on a stage without outputs. */
+int targets_add_moments(struct trainer *t, int target, int64_t count, double *sums, double *products,
+                        int64_t *rows, struct error *err);
 /* Copies those of one teacher's outputs to t->in.target. */
 void targets_take(struct trainer *t, int teacher, int64_t count);
 /* Adds the losses and cosines of `count` images from `first` on, of a micro-batch of `batch` images, to sums:

@@ -1,4 +1,5 @@
 /* The targets of a distillation: outputs of the teachers, and their distance to the student's (step.h). */
+#include "core/base/crc32c.h"
 #include "core/base/memory.h"
 #include "core/model/positions.h"
 #include "core/step/step.h"
@@ -39,8 +40,64 @@ double targets_head_flops(const struct trainer *t)
 
 /* ---- Grids of patches ---- */
 
+bool targets_are_mapped(const struct trainer *t, int i)
+{
+    return i < t->targets.count &&
+           t->config->loss[t->targets.of[i].loss].standardize != LOSS_STANDARDIZE_NONE;
+}
+
+void targets_set_map(struct trainer *t, int i, const float *matrix, const float *shift)
+{
+    size_t width = (size_t)targets_width(t, i);
+    if (t->device->kind == DEVICE_DRY) return;
+    t->device->upload(t->device, t->maps[i].matrix, matrix, width * width * sizeof *matrix);
+    t->device->upload(t->device, t->maps[i].shift, shift, width * sizeof *shift);
+}
+
+uint32_t targets_map_hash(const struct trainer *t, int i, uint32_t before)
+{
+    size_t width = (size_t)targets_width(t, i);
+    if (!t->maps[i].matrix) return before;
+    float *values = xmalloc((width + 1) * width * sizeof *values);
+    t->device->download(t->device, values, t->maps[i].matrix, width * width * sizeof *values);
+    t->device->download(t->device, values + width * width, t->maps[i].shift, width * sizeof *values);
+    before = crc32c(before, values, (width + 1) * width * sizeof *values);
+    free(values);
+    return before;
+}
+
+/* Allocates the maps, which change nothing at first. */
+static int create_maps(struct trainer *t, struct error *err)
+{
+    int64_t most = 0;
+    for (int i = 0; i < t->targets.count; i++) {
+        const struct target *target = &t->targets.of[i];
+        int64_t width = targets_width(t, i), rows = t->micro * target->rows_t;
+        size_t bytes = (size_t)width * sizeof(float);
+        if (!targets_are_mapped(t, i)) continue;
+        t->maps[i].matrix = device_alloc(t->device, MEMORY_TEACHER, (size_t)width * bytes,
+                                         "matrix of standardized targets", err);
+        if (!t->maps[i].matrix) return err->code;
+        t->maps[i].shift =
+            device_alloc(t->device, MEMORY_TEACHER, bytes, "shift of standardized targets", err);
+        if (!t->maps[i].shift) return err->code;
+        if (target->rows_s != target->rows_t && rows * width > most) most = rows * width;
+        float *identity = xcalloc((size_t)(width * width), sizeof *identity), *zeros = xcalloc(1, bytes);
+        for (int64_t k = 0; k < width; k++) identity[k * width + k] = 1;
+        targets_set_map(t, i, identity, zeros);
+        free(identity);
+        free(zeros);
+    }
+    if (most && !(t->unmapped = device_alloc(t->device, MEMORY_TEACHER, (size_t)most * sizeof(float),
+                                             "targets before their grids are resized", err)))
+        return err->code;
+    return 0;
+}
+
 int targets_create(struct trainer *t, struct error *err)
 {
+    int code = create_maps(t, err);
+    if (code) return code;
     for (int i = 0; i < t->targets.count; i++) {
         const struct target *target = &t->targets.of[i];
         size_t count = (size_t)(target->rows_s * target->rows_t);
@@ -60,14 +117,19 @@ int targets_create(struct trainer *t, struct error *err)
 
 void targets_close(struct trainer *t)
 {
-    for (int i = 0; i < MOST_OUTPUTS; i++) device_free(t->device, t->grids[i]);
+    for (int i = 0; i < MOST_OUTPUTS; i++) {
+        device_free(t->device, t->grids[i]);
+        device_free(t->device, t->maps[i].matrix);
+        device_free(t->device, t->maps[i].shift);
+    }
+    device_free(t->device, t->unmapped);
 }
 
 bool targets_are_copied(const struct trainer *t)
 {
-    bool resized = false;
-    for (int i = 0; i < t->targets.count; i++) resized = resized || t->grids[i];
-    return !trainer_teaches(t) || t->teacher_count > 1 || resized ||
+    bool changed = false;
+    for (int i = 0; i < t->targets.count; i++) changed = changed || t->grids[i] || t->maps[i].matrix;
+    return !trainer_teaches(t) || t->teacher_count > 1 || changed ||
            (t->schedule.slots > 1 && !step_teacher_by_groups(t));
 }
 
@@ -78,6 +140,25 @@ static void take(struct trainer *t, int i, const float *from, int64_t count)
     const struct device_ops *ops = t->device->ops;
     int64_t width = targets_width(t, i), classes = count * (targets_rows(t, i) - target->rows_s);
     float *to = t->in.target + targets_at(t, i);
+    if (t->maps[i].matrix) {
+        float *mapped = t->grids[i] ? t->unmapped : to;
+        ops->gemm(t->device, &(struct gemm){.m = count * (target->rows_t ? target->rows_t : 1),
+                                            .n = width,
+                                            .k = width,
+                                            .transpose_b = true,
+                                            .a = from,
+                                            .b = t->maps[i].matrix,
+                                            .c = mapped,
+                                            .lda = width,
+                                            .ldb = width,
+                                            .ldc = width,
+                                            .ab_type = DTYPE_F32,
+                                            .c_type = DTYPE_F32,
+                                            .alpha = 1,
+                                            .bias = t->maps[i].shift});
+        from = mapped;
+        if (!t->grids[i]) return;
+    }
     if (!t->grids[i]) {
         ops->copy(t->device, to, from, (size_t)(count * targets_rows(t, i) * width) * sizeof *to);
         return;
@@ -121,6 +202,43 @@ int targets_compute(struct trainer *t, int64_t count, const float **target, stru
     }
     if (target) *target = copied ? t->in.target : t->teachers[0].tower->out;
     return code;
+}
+
+int targets_add_moments(struct trainer *t, int i, int64_t count, double *sums, double *products,
+                        int64_t *rows, struct error *err)
+{
+    struct device *dev = t->device;
+    int64_t D = targets_width(t, i), R = count * targets_rows(t, i);
+    size_t values = (size_t)(D * ((products ? D : 0) + 1));
+    const float *x = t->in.target + targets_at(t, i);
+    if (!t->teachers[t->targets.of[i].teacher].tower->out) return 0;
+    float *found = device_alloc(dev, MEMORY_WORKSPACE, values * sizeof *found, "moments of the targets", err);
+    if (!found) return err->code;
+    dev->ops->fill(dev, found, 0, values * sizeof *found);
+    dev->ops->column_sums(dev, DTYPE_F32, x, found, R, D);
+    if (products)
+        dev->ops->gemm(dev, &(struct gemm){.m = D,
+                                           .n = D,
+                                           .k = R,
+                                           .transpose_a = true,
+                                           .a = x,
+                                           .b = x,
+                                           .c = found + D,
+                                           .lda = D,
+                                           .ldb = D,
+                                           .ldc = D,
+                                           .ab_type = DTYPE_F32,
+                                           .c_type = DTYPE_F32,
+                                           .alpha = 1});
+    float *host = xcalloc(values, sizeof *host);
+    dev->download(dev, host, found, values * sizeof *host);
+    for (int64_t k = 0; k < D && dev->kind != DEVICE_DRY; k++) sums[k] += (double)host[k];
+    for (int64_t k = 0; products && k < D * D && dev->kind != DEVICE_DRY; k++)
+        products[k] += (double)host[D + k];
+    *rows += R;
+    free(host);
+    device_free(dev, found);
+    return device_check(dev, err);
 }
 
 /* ---- The loss ---- */

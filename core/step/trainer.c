@@ -329,6 +329,14 @@ static void close_teachers(struct trainer *t)
     }
 }
 
+static int fill_maps(struct trainer *t, fill_cache fill, void *context, struct error *err)
+{
+    bool mapped = false;
+    for (int i = 0; i < t->targets.count; i++) mapped = mapped || targets_are_mapped(t, i);
+    t->filling = FILL_MAPS;
+    return mapped && fill ? fill(context, t, err) : 0;
+}
+
 /* Computes the teachers' outputs and frees the teachers. */
 static int cache_outputs(struct trainer *t, fill_cache cache, void *context, struct error *err)
 {
@@ -344,6 +352,9 @@ static int cache_outputs(struct trainer *t, fill_cache cache, void *context, str
     if (!t->input) return err->code;
     for (int i = 0; i < t->teacher_count; i++) tower_bind_scratch(t->teachers[i].tower, t->scratch);
     int code = comm_reserve(&t->ranks, values < CACHE_WINDOW ? CACHE_WINDOW : (int64_t)values, err);
+    if (code) return code;
+    code = fill_maps(t, cache, context, err);
+    t->filling = FILL_CACHE;
     if (code) return code;
     if (cache) code = cache(context, t, err);
     else code = targets_compute(t, t->micro, NULL, err); /* a plan */
@@ -476,6 +487,7 @@ static int create(struct trainer **trainer, struct config *config, struct device
     if ((code = create_student(t, towers.student_weights, err)) != 0) goto fail;
     count_flops(t);
     if ((code = create_buffers(t, err)) != 0 || (code = trainer_reserve_points(t, err)) != 0) goto fail;
+    if (trainer_teaches(t) && !evaluates && (code = fill_maps(t, cache, context, err)) != 0) goto fail;
     experiment_close_towers(&towers);
     *trainer = t;
     return 0;

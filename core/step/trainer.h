@@ -77,6 +77,10 @@ struct trainer {
     struct teacher teachers[MOST_TEACHERS];
     int teacher_count;
     struct targets targets;
+    struct target_map { /* device: y = matrix x + shift of a target's rows; NULL: none */
+        float *matrix, *shift;
+    } maps[MOST_OUTPUTS];
+    float *unmapped;            /* device: rows of a target before its grid is resized */
     float *grids[MOST_OUTPUTS]; /* device (rows_s, rows_t) of a target whose patches are resized; else NULL */
     struct model_shape student_shape;
     struct tower_content student_content;
@@ -113,6 +117,7 @@ struct trainer {
     double *sums;        /* device (micro-batches, step_sums); then struct meopt_grad_stats (groups) */
     double *host_sums;   /* host copy of sums, pinned for a card */
     struct teacher_outputs cache;
+    enum { FILL_MAPS, FILL_CACHE } filling;
     double previous_norm;  /* clip_mode previous: gradient norm of the last step, 0 before the first */
     double offload_waited; /* seconds so far */
     double student_flops;  /* per image: forward, backward, recomputation */
@@ -132,9 +137,14 @@ struct step_result {
     double stage_wait_ms;                     /* for other stages; -1: no pipeline */
 };
 
-/* With train.cache_teacher: called after the teachers are created and before the student is. Computes the
- * targets of every image (trainer_embed_teacher) into trainer->cache. The teachers
- * are freed afterwards, so they are never in memory together with the student. */
+/* Called with t->filling:
+ *
+ * FILL_MAPS, with loss.standardize: computes mean and covariance of the targets (core/train/target_maps.h),
+ * before they are cached, else after all is created.
+ *
+ * FILL_CACHE, with train.cache_teacher: called after the teachers are created and before the student is.
+ * Computes the targets of every image (trainer_embed_teacher) into trainer->cache. The teachers are freed
+ * afterwards, so they are never in memory together with the student. */
 typedef int (*fill_cache)(void *context, struct trainer *trainer, struct error *err);
 
 /* Creates a trainer. random: no checkpoint is read and all values are seeded random numbers (meopt bench

@@ -6,6 +6,7 @@
 #include "core/train/loop_internal.h"
 #include "core/train/resume_check.h"
 #include "core/train/signals.h"
+#include "core/train/target_maps.h"
 #include "core/train/teacher_cache.h"
 
 #include <stdlib.h>
@@ -46,14 +47,15 @@ static int cache_tick(void *context, int64_t done, int64_t images, struct error 
     return signals_act(PHASE_TEACHER) == ACT_STOP ? EXIT_STOPPED : 0;
 }
 
-static int fill_cache_of_run(void *context, struct trainer *t, struct error *err)
+static int fill_targets_of_run(void *context, struct trainer *t, struct error *err)
 {
     struct cache_pass *f = context;
     int code = check_weights(f, t, err);
     if (code) return code;
     enter_phase(f->listener, PHASE_TEACHER);
-    char *path = run_path(f->run, "teacher.rows");
-    code = teacher_cache_fill(t, path, cache_tick, f, err);
+    char *path = run_path(f->run, t->filling == FILL_MAPS ? "targets.safetensors" : "teacher.rows");
+    code = t->filling == FILL_MAPS ? target_maps_fill(t, path, cache_tick, f, err)
+                                   : teacher_cache_fill(t, path, cache_tick, f, err);
     free(path);
     return code;
 }
@@ -107,7 +109,7 @@ static int load_trainer(struct train_loop *w, struct config *c, struct cache_pas
     if (!code) code = stop_while_loading(w, experiment_open_device(device, c, true, err));
     if (fallback) *weights = fallback;
     if (!code)
-        code = trainer_create_distributed(&w->t, c, *device, false, ranks, fill_cache_of_run, pass, err);
+        code = trainer_create_distributed(&w->t, c, *device, false, ranks, fill_targets_of_run, pass, err);
     *weights = began;
     if (!code && fallback && !config_trains_adapters(c))
         code = resume_check_restore_student_crc(w->run, &w->t->student_content, err);

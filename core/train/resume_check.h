@@ -46,9 +46,9 @@ void resume_check_schedule(const struct run *run, const struct config *config, c
                            int64_t from, int64_t total);
 
 /* Compares the weights that were loaded into a tower (TOWER_STUDENT, or a teacher) with those that the run
- * began with (meta.json: teacher_crc32c, teacher_model, ...). A difference is EXIT_CONFIG with the file's name,
- * unless `force` contains the key of the file. A student whose path changed is not compared: its weights
- * come from the checkpoint. Neither is a run of a version that recorded no checksums. */
+ * began with (meta.json: teacher_crc32c, teacher_model, ...). A difference is EXIT_CONFIG with the file's
+ * name, unless `force` contains the key of the file. A student whose path changed is not compared: its
+ * weights come from the checkpoint. Neither is a run of a version that recorded no checksums. */
 int resume_check_weights(const struct run *run, const struct config *config, int tower,
                          const struct tower_content *content, const char *force, bool report,
                          json_t **changed, struct error *err);

@@ -32,6 +32,8 @@ struct pass {
     struct comm *ranks;
     struct data *data;
     const char *path;
+    struct data_options images_as; /* their versions, for micro-batches */
+    float *chunk;                  /* a micro-batch of them */
     int64_t images, row;
     uint8_t *state; /* (images) */
     uint8_t *made;  /* (images of a round of all ranks): their states */
@@ -85,6 +87,7 @@ static int first_line(const struct pass *p, const struct data_options *o, char *
         const struct output *of = &t->targets.of[i].of_teacher;
         uint32_t kind = (uint32_t)(of->tokens + 4 * of->block + 4096 * t->targets.of[i].teacher);
         if (i || of->tokens != OUTPUT_CLS || of->block) targets = targets * 31 + kind;
+        targets = targets_map_hash(t, i, targets);
     }
     *line = xasprintf(
         "meopt teacher 1 images %lld list %08x row %lld weights %08x dtype %d size %lld pipeline %u\n",
@@ -185,15 +188,28 @@ static void flush_records(struct pass *p, bool sync)
 
 /* ---- the rows ---- */
 
-/* Computes the rows of `count` images from `image` on: on a card in one forward, on a CPU one image per
- * forward, where batching has no gain and would change the bits. */
-static int compute(struct pass *p, int64_t image, const float *pixels, int64_t count, struct error *err)
+/* Copies `count` images from the i-th on of a batch, as the loader lays out a micro-batch, to the beginning
+ * of another. */
+static void move_images(struct pass *p, const float *batch, int64_t i, int64_t count, float *to)
 {
-    int64_t at_once = p->t->device->host_memory ? 1 : count,
-            input = model_shape_input_bytes(&p->t->teachers[0].shape, 1) / (int64_t)sizeof *pixels;
+    const struct data_options *o = &p->images_as;
+    for (int v = 0; v <= o->more_views; v++) {
+        int64_t side = v ? o->more[v - 1].size : o->image_size, pixels = 3 * side * side,
+                at = data_view_at(o, v);
+        memcpy(to + at, batch + at + i * pixels, (size_t)(count * pixels) * sizeof *to);
+    }
+}
+
+/* Computes the rows of `count` images, `image` on, from one of a batch on: on a card in one forward, on a CPU
+ * one image per forward, where batching has no gain and would change the bits. */
+static int compute(struct pass *p, int64_t image, const float *batch, int64_t first, int64_t count,
+                   struct error *err)
+{
+    int64_t at_once = p->t->device->host_memory ? 1 : count;
     int code = 0;
     for (int64_t i = 0; i < count && !code; i += at_once) {
-        code = trainer_embed_teacher(p->t, &(struct batch){.input = pixels + i * input, .count = at_once},
+        move_images(p, batch, first + i, at_once, p->chunk);
+        code = trainer_embed_teacher(p->t, &(struct batch){.input = p->chunk, .count = at_once},
                                      p->t->cache.rows + (image + i) * p->row, err);
         progress_mark();
     }
@@ -201,15 +217,15 @@ static int compute(struct pass *p, int64_t image, const float *pixels, int64_t c
 }
 
 /* Retries images that an earlier process could not decode: they may have been fixed. */
-static int retry_undecodable(struct pass *p, int64_t pixels, struct error *err)
+static int retry_undecodable(struct pass *p, struct error *err)
 {
-    float *image = malloc((size_t)pixels * sizeof *image);
+    float *image = malloc((size_t)data_chunk(&p->images_as) * sizeof *image);
     int code = image ? 0 : error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for an image");
     for (int64_t i = 0; i < p->images && !code; i++) {
         bool decoded = false;
         if (p->state[i] != UNDECODABLE) continue;
         code = data_image(p->data, i, image, &decoded, err);
-        if (!code && decoded) code = compute(p, i, image, 1, err);
+        if (!code && decoded) code = compute(p, i, image, 0, 1, err);
         if (!code && decoded) record_row(p, i, true);
     }
     free(image);
@@ -276,7 +292,7 @@ static bool is_missing(const struct pass *p, int64_t image, int64_t id)
 
 /* Computes the missing rows from the first untried image on. In each round every rank computes `at_once`
  * consecutive images. */
-static int compute_all(struct pass *p, int64_t at_once, int64_t pixels, struct error *err)
+static int compute_all(struct pass *p, int64_t at_once, struct error *err)
 {
     struct data_batch batch;
     int64_t first = 0, round = at_once * p->ranks->size, own = at_once * p->ranks->rank;
@@ -293,7 +309,7 @@ static int compute_all(struct pass *p, int64_t at_once, int64_t pixels, struct e
             while (i + run < mine && is_missing(p, first + own + i + run, batch.ids[i + run])) run++;
             for (int64_t k = i; k < mine && k <= i + run; k++)
                 p->made[own + k] = batch.ids[k] == first + own + k ? COMPUTED : UNDECODABLE;
-            if (run) code = compute(p, first + own + i, batch.images + i * pixels, run, err);
+            if (run) code = compute(p, first + own + i, batch.images, i, run, err);
             i += run;
         }
         if ((code = agree_ranks(p, code, err)) == 0) code = gather_round(p, first, at_once, err);
@@ -317,13 +333,14 @@ int teacher_cache_fill(struct trainer *t, const char *path, teacher_cache_tick t
                      .context = context};
     options.whole = true;
     options.shuffle = options.augment = false;
-    options.batch = t->micro;
+    options.batch = options.micro = t->micro;
     options.rank = t->ranks.rank;
     options.ranks = t->ranks.size;
     int code = data_open(&p.data, &options, err);
     if (code) return code;
     char *line = NULL;
-    int64_t pixels = 3 * options.image_size * options.image_size;
+    p.images_as = options;
+    p.chunk = xmalloc((size_t)data_chunk(&options) * sizeof *p.chunk);
     p.images = t->cache.images = data_images(p.data);
     p.row = targets_values(t);
     p.state = t->cache.known = xcalloc((size_t)p.images, 1);
@@ -335,15 +352,16 @@ int teacher_cache_fill(struct trainer *t, const char *path, teacher_cache_tick t
     if (!code) code = first_line(&p, &options, &line, err);
     if (!code && t->ranks.rank == 0) {
         open_file(&p, line);
-        code = retry_undecodable(&p, pixels, err);
+        code = retry_undecodable(&p, err);
     }
     code = agree_ranks(&p, code, err);
     if (!code) code = broadcast_known(&p, err);
-    if (!code) code = compute_all(&p, options.batch, pixels, err);
+    if (!code) code = compute_all(&p, options.batch, err);
     if (t->cache.rows) flush_records(&p, true);
     for (int64_t i = 0; i < p.images; i++) t->cache.known[i] = t->cache.known[i] == COMPUTED;
     if (p.fd >= 0) close(p.fd);
     free(p.block);
+    free(p.chunk);
     free(line);
     data_close(p.data);
     return code;

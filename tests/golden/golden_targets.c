@@ -1,7 +1,9 @@
 /* Distillation by the trainer against PyTorch: class tokens, patches, their mean and tokens of blocks, of two
  * teachers of different families, sizes and patches; each form of the loss, and heads without, with one and
  * with two layers. Loss and weights of six steps of torch.optim.AdamW in float64 (tests/make/targets.py). */
+#include "core/base/file.h"
 #include "core/step/trainer.h"
+#include "core/train/target_maps.h"
 #include "tests/golden/golden_training.h"
 
 #include <stdio.h>
@@ -67,6 +69,9 @@ static void train(const char *dir, const char *more)
     if (config_load_text(&c, "targets.yaml", yaml, sizeof yaml - 1, overrides, count, &err) ||
         device_open(&device, "cpu", 0, &err) || trainer_create(&t, &c, device, false, NULL, NULL, &err))
         fail_msg("%s: %s", dir, err.what);
+    char *maps = golden_path("targets", dir, "targets.safetensors");
+    if (!file_absent(maps) && target_maps_load(t, maps, &err)) fail_msg("%s: %s", dir, err.what);
+    free(maps);
     struct weights *golden = golden_open("targets", dir, "golden.safetensors");
     struct source s = {.t = t, .chunk = xcalloc(1, trainer_input_bytes(t, t->micro))};
     for (int i = 0; i < TOWERS; i++) {

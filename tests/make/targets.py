@@ -9,7 +9,7 @@ that does the same. teacher, teacher2 and student.safetensors: the beginning; fi
 golden.safetensors: the images, and the losses. Requires tests/tools/requirements.txt.
 
 The losses and heads are those of torch.nn.functional: mse_loss, smooth_l1_loss, 1 - cosine_similarity, linear, layer_norm, gelu; grids
-of patches are resized by interpolate (bicubic, antialias), tokens of blocks normalised by layer_norm without weights.
+of patches are resized by interpolate (bicubic, antialias), tokens of blocks normalised by layer_norm without weights. targets.safetensors: the maps of loss.standardize, by torch.linalg.eigh.
 """
 import json
 import os
@@ -37,6 +37,8 @@ CASES = {
     "headless": [dict(tokens=CLS, teacher=1, head="none"), dict(tokens=PATCH, teacher=1, head="none", type="cosine"),
                  dict(tokens=AVG, teacher=1, head="none", weight=3), dict(tokens=BOTH, teacher=1, head="none", type="smooth-l1"),
                  dict(tokens=PATCH, teacher=1, head="none", block_t=1, block_s=1), dict(tokens=CLS, teacher=2)],
+    "standardized": [dict(tokens=CLS, teacher=1, standardize="channel"), dict(tokens=PATCH, teacher=2, standardize="phi-s", type="smooth-l1"),
+                     dict(tokens=PATCH, teacher=1, standardize="phi-s", head="mlp", block_t=1, block_s=2)],
 }
 
 
@@ -89,6 +91,37 @@ def distance(y, t, o):
     return (each.sum(-1) if o.get("reduction") == "sum-dim" else each.mean(-1)).mean()
 
 
+def hadamard(order):
+    """Sylvester's, of an order of Paley's first kind."""
+    if order % 2 == 0 and (order // 2 == 1 or order // 2 % 4 == 0):
+        half = hadamard(order // 2)
+        return torch.cat([torch.cat([half, half], 1), torch.cat([half, -half], 1)])
+    if order == 1:
+        return torch.ones(1, 1, dtype=torch.float64)
+    q = order - 1
+    chi = torch.tensor([0] + [1 if any(y * y % q == x for y in range(1, q)) else -1 for x in range(1, q)], dtype=torch.float64)
+    h = torch.eye(order, dtype=torch.float64)
+    h[0, 1:], h[1:, 0] = 1, -1
+    h[1:, 1:] += torch.tensor([[chi[(i - j) % q] for j in range(q)] for i in range(q)])
+    return h
+
+
+def map_of(number, o, rows):
+    """The map of loss.standardize for these rows, under the names of meopt's file."""
+    if "standardize" not in o:
+        return {}
+    rows, width = rows.reshape(-1, rows.shape[-1]), rows.shape[-1]
+    mean, covariance = rows.mean(0), torch.cov(rows.T, correction=0)
+    if o["standardize"] == "channel":
+        matrix = torch.diag(covariance.diagonal() ** -0.5)
+    else:
+        values, vectors = torch.linalg.eigh(covariance)
+        vectors = vectors[:, values.argsort(descending=True)].T
+        vectors *= vectors.gather(1, vectors.abs().argmax(1, keepdim=True)).sign()
+        matrix = hadamard(width) @ vectors / (covariance.trace() / width).sqrt() / width**0.5
+    return {f"target{number}.mean": mean, f"target{number}.matrix": matrix, f"target{number}.shift": -matrix @ mean}
+
+
 def head_of(number, o, width, target):
     """The parameters of a head, under the names of meopt's files."""
     kind = o.get("head", "auto")
@@ -130,6 +163,8 @@ def make(name, losses, root):
     for head in heads:
         for p in head.values():
             p.requires_grad_()
+    rows = lambda o: teachers[o["teacher"] - 1].get(o["tokens"], o.get("block_t", 0))[0]
+    maps = [map_of(i + 1, o, torch.cat([rows(o), torch.randn(9, *rows(o).shape[1:], dtype=torch.float64)])) for i, o in enumerate(losses)]
     state_of = lambda m: {k: v.detach().float().contiguous() for k, v in m.state_dict().items()}
     all_of = lambda: state_of(student) | {k: v.detach().float() for head in heads for k, v in head.items()}
     files = {"teacher": state_of(first), "teacher2": state_of(second), "student": all_of()}
@@ -140,9 +175,12 @@ def make(name, losses, root):
     golden = []
     for _ in range(STEPS):
         ours, loss = Tokens(student, images[2].double()), 0
-        for o, head in zip(losses, heads):
+        for i, (o, head) in enumerate(zip(losses, heads)):
             y = ours.get(o["tokens"], o.get("block_s", 0))
             t = teachers[o["teacher"] - 1].get(o["tokens"], o.get("block_t", 0))
+            if maps[i]:
+                m, shift = maps[i][f"target{i + 1}.matrix"], maps[i][f"target{i + 1}.shift"]
+                t = [F.linear(b, m, shift) for b in t]
             t = [resized(b, a.shape[1]) if a.ndim == 3 else b for a, b in zip(y, t)]
             loss = loss + o.get("weight", 1) * sum(distance(apply(head, a), b, o) for a, b in zip(y, t))
         optimizer.zero_grad()
@@ -154,6 +192,9 @@ def make(name, losses, root):
     os.makedirs(directory, exist_ok=True)
     for file, tensors in files.items():
         save_file(tensors, os.path.join(directory, file + ".safetensors"))
+    if any(maps):
+        save_file({k: v.float().contiguous() for m in maps for k, v in m.items()}, os.path.join(directory, "targets.safetensors"),
+                  {"standardize": " ".join(o.get("standardize", "none") for o in losses)})
     with open(os.path.join(directory, "settings.json"), "w") as f:
         json.dump([f"loss{i + 1 if i else ''}.{k}={v}" for i, o in enumerate(losses) for k, v in o.items()], f)
         f.write("\n")
