@@ -4,10 +4,9 @@
 #include "core/base/retry.h"
 #include "core/base/platform.h"
 #include "fetch/inflate.h"
+#include "fetch/libarchive.h"
 #include "fetch/zip_check.h"
 
-#include <archive.h>
-#include <archive_entry.h>
 #include <errno.h>
 #include <locale.h>
 #include <stdio.h>
@@ -211,12 +210,12 @@ static la_ssize_t tar_read(struct archive *a, void *context, const void **data)
     struct walk *w = context;
     ssize_t n = inflate_read(w->inflate, data, w->err);
     if (n < 0) {
-        archive_set_error(a, EIO, "compressed data");
+        libarchive.set_error(a, EIO, "compressed data");
         return -1;
     }
     scan_tar(w, *data, (size_t)n);
     if (w->no_memory) {
-        archive_set_error(a, ENOMEM, "for a name");
+        libarchive.set_error(a, ENOMEM, "for a name");
         return -1;
     }
     w->counts.in = inflate_consumed(w->inflate);
@@ -228,7 +227,7 @@ static la_ssize_t zip_read(struct archive *a, void *context, const void **data)
     struct walk *w = context;
     *data = w->zip_buffer;
     ssize_t n = retry_read(w->input->fd, w->zip_buffer, 256 << 10, w->zip_at);
-    if (n < 0) archive_set_error(a, w->zip_reason = errno, "read");
+    if (n < 0) libarchive.set_error(a, w->zip_reason = errno, "read");
     else w->zip_at += n;
     if (w->zip_at > w->counts.in) w->counts.in = w->zip_at;
     return n;
@@ -250,10 +249,11 @@ static int archive_error(struct walk *w, struct archive *a)
 {
     if (w->err && w->err->what[0]) return w->err->code; /* a more specific error is set */
     int problem = errno;
-    const char *text = archive_error_string(a);
+    const char *text = libarchive.error_string(a);
     char shown[200];
     name_printable(shown, sizeof shown, text ? text : problem == ENOMEM ? strerror(problem) : "damaged");
-    if (archive_errno(a) == ENOMEM || (!text && problem == ENOMEM)) /* libarchive does not always report it */
+    if (libarchive.error_number(a) == ENOMEM ||
+        (!text && problem == ENOMEM)) /* libarchive does not always report it */
         return error_set(w->err, EXIT_HOST_MEMORY, "close other programs", "out of memory: %s", shown);
     return error_set(w->err, EXIT_INTEGRITY, NULL, "the archive is damaged or not a tar or zip: %s", shown);
 }
@@ -292,7 +292,7 @@ static int walk_file(struct walk *w, struct archive *a, int64_t size, const stru
     la_int64_t offset;
     int64_t begin = w->counts.out;
     for (;;) {
-        int r = archive_read_data_block(a, &data, &bytes, &offset);
+        int r = libarchive.read_data_block(a, &data, &bytes, &offset);
         if (r == ARCHIVE_EOF) break;
         if (r != ARCHIVE_OK) return archive_error(w, a);
         if (offset < 0 || offset > size || bytes > (uint64_t)(size - offset))
@@ -314,28 +314,28 @@ static int walk_entries(struct walk *w, struct archive *a, const struct archive_
                         const struct archive_sink *sink)
 {
     char *path = malloc(PATH_BYTES + 1);
-    struct archive_entry *entry = archive_entry_new2(a); /* libarchive does not check its own allocation */
+    struct archive_entry *entry = libarchive.entry_new2(a); /* libarchive does not check its own allocation */
     int code = path && entry ? 0 : error_set(w->err, EXIT_HOST_MEMORY, NULL, "out of memory");
     while (!code) {
-        int r = archive_read_next_header2(a, entry);
+        int r = libarchive.read_next_header2(a, entry);
         if (r == ARCHIVE_EOF) break;
         if (r != ARCHIVE_OK) {
             code = archive_error(w, a);
             break;
         }
-        const char *name = archive_entry_pathname(entry), *why = w->bad_name ? _("NUL in its name")
-                                                                 : name      ? clean_path(name, path)
-                                                                             : _("unreadable name");
-        mode_t type = archive_entry_filetype(entry);
-        int64_t size = archive_entry_size_is_set(entry) ? archive_entry_size(entry) : 0;
-        if (!why && archive_entry_hardlink(entry)) why = _("a hard link");
-        if (!why && archive_entry_symlink(entry)) why = _("a symbolic link");
+        const char *name = libarchive.entry_pathname(entry), *why = w->bad_name ? _("NUL in its name")
+                                                                    : name      ? clean_path(name, path)
+                                                                                : _("unreadable name");
+        mode_t type = libarchive.entry_filetype(entry);
+        int64_t size = libarchive.entry_size_is_set(entry) ? libarchive.entry_size(entry) : 0;
+        if (!why && libarchive.entry_hardlink(entry)) why = _("a hard link");
+        if (!why && libarchive.entry_symlink(entry)) why = _("a symbolic link");
         if (!why && type != AE_IFREG && type != AE_IFDIR)
             why = type == AE_IFLNK                       ? _("a symbolic link")
                   : type == AE_IFIFO                     ? "a FIFO"
                   : type == AE_IFCHR || type == AE_IFBLK ? _("a device")
                                                          : _("neither file nor directory");
-        if (!why && archive_entry_is_encrypted(entry)) why = "encrypted";
+        if (!why && libarchive.entry_is_encrypted(entry)) why = "encrypted";
         if (!why && size < 0) why = _("negative size");
         if (!why && type == AE_IFREG && path[0] == 0) why = _("empty name");
         if (!why && type == AE_IFREG && !remember_name(w, path)) why = _("duplicate name");
@@ -357,14 +357,15 @@ static int walk_entries(struct walk *w, struct archive *a, const struct archive_
             if (path[0]) code = sink->directory(sink->context, path, w->err);
         } else {
             w->counts.files++;
-            code = sink->file(sink->context, path, size,
-                              archive_entry_mtime_is_set(entry) ? archive_entry_mtime(entry) : 0, w->err);
+            code =
+                sink->file(sink->context, path, size,
+                           libarchive.entry_mtime_is_set(entry) ? libarchive.entry_mtime(entry) : 0, w->err);
             if (!code) code = walk_file(w, a, size, limits, sink);
         }
         if (!code) code = check_limits(w, limits);
         if (!code && sink->progress) sink->progress(sink->context, &w->counts);
     }
-    archive_entry_free(entry);
+    libarchive.entry_free(entry);
     free(path);
     return code;
 }
@@ -390,6 +391,8 @@ int archive_walk(const struct archive_input *input, const struct archive_limits 
 {
     struct error local = {0};
     struct walk w = {.input = input, .err = err ? err : &local};
+    int code = libarchive_load(w.err);
+    if (code) return code;
     if (random_bytes(&w.seed, sizeof w.seed) != 0) w.seed = (uint64_t)(uintptr_t)&w;
     /* names are UTF-8, independent of the user's locale */
     locale_t utf8 = newlocale(LC_CTYPE_MASK, "C.UTF-8", (locale_t)0);
@@ -397,8 +400,8 @@ int archive_walk(const struct archive_input *input, const struct archive_limits 
     locale_t before = utf8 ? uselocale(utf8) : (locale_t)0;
 
     uint8_t head[4] = {0};
-    struct archive *a = archive_read_new();
-    int code = a ? 0 : error_set(w.err, EXIT_HOST_MEMORY, NULL, "out of memory");
+    struct archive *a = libarchive.read_new();
+    if (!a) code = error_set(w.err, EXIT_HOST_MEMORY, NULL, "out of memory");
     ssize_t n = !code && input->wait(input->context, 4) >= 4 ? retry_read(input->fd, head, 4, 0) : 0;
     if (n < 0) code = archive_unreadable(input, w.err);
     bool zip = archive_is_zip(head, n > 0 ? (size_t)n : 0);
@@ -409,21 +412,21 @@ int archive_walk(const struct archive_input *input, const struct archive_limits 
         if (!code && !(w.zip_buffer = malloc(256 << 10)))
             code = error_set(w.err, EXIT_HOST_MEMORY, NULL, "out of memory");
         if (!code) {
-            bool ready = archive_read_support_format_zip_seekable(a) == ARCHIVE_OK &&
-                         archive_read_set_read_callback(a, zip_read) == ARCHIVE_OK &&
-                         archive_read_set_seek_callback(a, zip_seek) == ARCHIVE_OK &&
-                         archive_read_set_callback_data(a, &w) == ARCHIVE_OK;
+            bool ready = libarchive.read_support_format_zip_seekable(a) == ARCHIVE_OK &&
+                         libarchive.read_set_read_callback(a, zip_read) == ARCHIVE_OK &&
+                         libarchive.read_set_seek_callback(a, zip_seek) == ARCHIVE_OK &&
+                         libarchive.read_set_callback_data(a, &w) == ARCHIVE_OK;
             if (!ready) code = error_set(w.err, EXIT_HOST_MEMORY, NULL, "out of memory");
-            else if (archive_read_open1(a) != ARCHIVE_OK) code = archive_error(&w, a);
+            else if (libarchive.read_open1(a) != ARCHIVE_OK) code = archive_error(&w, a);
         }
     } else if (!code) {
         code = inflate_open(&w.inflate, input, w.err);
         if (!code) {
-            bool ready = archive_read_support_format_tar(a) == ARCHIVE_OK &&
-                         archive_read_set_read_callback(a, tar_read) == ARCHIVE_OK &&
-                         archive_read_set_callback_data(a, &w) == ARCHIVE_OK;
+            bool ready = libarchive.read_support_format_tar(a) == ARCHIVE_OK &&
+                         libarchive.read_set_read_callback(a, tar_read) == ARCHIVE_OK &&
+                         libarchive.read_set_callback_data(a, &w) == ARCHIVE_OK;
             if (!ready) code = error_set(w.err, EXIT_HOST_MEMORY, NULL, "out of memory");
-            else if (archive_read_open1(a) != ARCHIVE_OK) code = archive_error(&w, a);
+            else if (libarchive.read_open1(a) != ARCHIVE_OK) code = archive_error(&w, a);
         }
     }
     if (!code) code = walk_entries(&w, a, limits, sink);
@@ -436,7 +439,7 @@ int archive_walk(const struct archive_input *input, const struct archive_limits 
     if (!code && w.counts.entries == 0)
         code = error_set(w.err, EXIT_INTEGRITY, NULL, "the archive holds no files");
     if (!code && sink->progress) sink->progress(sink->context, &w.counts);
-    if (a) archive_read_free(a);
+    if (a) libarchive.read_free(a);
     inflate_close(w.inflate);
     free(w.zip_buffer);
     free(w.pax);

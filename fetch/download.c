@@ -5,9 +5,10 @@
 #include "core/base/memory.h"
 #include "core/base/retry.h"
 #include "fetch/http.h"
+#include "fetch/libcrypto.h"
+#include "fetch/libcurl.h"
 #include "fetch/sources.h"
 
-#include <curl/curl.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/falloc.h>
@@ -172,8 +173,8 @@ static void request(struct connection *s, int segment)
     struct partial_state *state = &r->part->state;
     const char *url = r->t->urls[r->url];
     CURL *c = s->easy;
-    curl_easy_reset(c);
-    curl_slist_free_all(s->list);
+    libcurl.easy_reset(c);
+    libcurl.slist_free_all(s->list);
     s->list = NULL;
     s->segment = segment;
     s->busy = true;
@@ -182,24 +183,24 @@ static void request(struct connection *s, int segment)
     s->headers = (struct http_headers){.length = -1, .start = -1, .end = -1, .total = -1, .retry_after = -1};
     s->message[0] = 0;
     http_prepare(c, url);
-    curl_easy_setopt(c, CURLOPT_PRIVATE, s);
-    curl_easy_setopt(c, CURLOPT_ERRORBUFFER, s->message);
+    libcurl.easy_setopt(c, CURLOPT_PRIVATE, s);
+    libcurl.easy_setopt(c, CURLOPT_ERRORBUFFER, s->message);
     http_protocols(c, r->t->allow_plain, r->t->allow_plain && strncmp(url, "https:", 6) != 0);
-    curl_easy_setopt(c, CURLOPT_FOLLOWLOCATION, r->t->authorization ? 0L : 1L);
-    curl_easy_setopt(c, CURLOPT_MAXREDIRS, 5L);
+    libcurl.easy_setopt(c, CURLOPT_FOLLOWLOCATION, r->t->authorization ? 0L : 1L);
+    libcurl.easy_setopt(c, CURLOPT_MAXREDIRS, 5L);
     const char *stall = getenv("MEOPT_FETCH_STALL_SECONDS"); /* for tests; default 30 s */
-    curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 1024L);
-    curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, stall && atol(stall) > 0 ? atol(stall) : 30L);
-    curl_easy_setopt(c, CURLOPT_TCP_KEEPALIVE, 1L);
-    curl_easy_setopt(c, CURLOPT_BUFFERSIZE, 256L << 10);
-    curl_easy_setopt(c, CURLOPT_HEADERFUNCTION, on_header);
-    curl_easy_setopt(c, CURLOPT_HEADERDATA, s);
-    curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, on_data);
-    curl_easy_setopt(c, CURLOPT_WRITEDATA, s);
+    libcurl.easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 1024L);
+    libcurl.easy_setopt(c, CURLOPT_LOW_SPEED_TIME, stall && atol(stall) > 0 ? atol(stall) : 30L);
+    libcurl.easy_setopt(c, CURLOPT_TCP_KEEPALIVE, 1L);
+    libcurl.easy_setopt(c, CURLOPT_BUFFERSIZE, 256L << 10);
+    libcurl.easy_setopt(c, CURLOPT_HEADERFUNCTION, on_header);
+    libcurl.easy_setopt(c, CURLOPT_HEADERDATA, s);
+    libcurl.easy_setopt(c, CURLOPT_WRITEFUNCTION, on_data);
+    libcurl.easy_setopt(c, CURLOPT_WRITEDATA, s);
     char range[64], *if_range = NULL;
     if (r->t->authorization) s->list = http_authorize(c, url, r->t->authorization);
     if (segment < 0) {
-        curl_easy_setopt(c, CURLOPT_RANGE, "0-0");
+        libcurl.easy_setopt(c, CURLOPT_RANGE, "0-0");
     } else {
         const struct partial_segment *g = &state->segments[segment];
         s->from = s->at = g->start + g->done;
@@ -207,16 +208,16 @@ static void request(struct connection *s, int segment)
         if (s->from > 0 || !last) {
             if (last) snprintf(range, sizeof range, "%lld-", (long long)s->from);
             else snprintf(range, sizeof range, "%lld-%lld", (long long)s->from, (long long)g->end - 1);
-            curl_easy_setopt(c, CURLOPT_RANGE, range);
+            libcurl.easy_setopt(c, CURLOPT_RANGE, range);
             if (state->validator[0]) {
                 if_range = xasprintf("If-Range: %s", state->validator);
-                s->list = curl_slist_append(s->list, if_range);
+                s->list = libcurl.slist_append(s->list, if_range);
             }
         }
     }
-    curl_easy_setopt(c, CURLOPT_HTTPHEADER, s->list);
+    libcurl.easy_setopt(c, CURLOPT_HTTPHEADER, s->list);
     free(if_range);
-    curl_multi_add_handle(r->multi, c);
+    libcurl.multi_add_handle(r->multi, c);
 }
 
 static int next_segment(const struct run *r)
@@ -259,7 +260,7 @@ static void cancel_requests(struct run *r)
 {
     for (int i = 0; i < r->connection_count; i++)
         if (r->connections[i].busy) {
-            curl_multi_remove_handle(r->multi, r->connections[i].easy);
+            libcurl.multi_remove_handle(r->multi, r->connections[i].easy);
             r->connections[i].busy = false;
         }
 }
@@ -322,7 +323,7 @@ static void pause_for(struct run *r, const struct connection *s, const char *wha
     if (s->headers.status == 429 || s->headers.status == 503) {
         int64_t after = s->headers.retry_after;
         curl_off_t date = 0;
-        if (after < 0 && curl_easy_getinfo(s->easy, CURLINFO_RETRY_AFTER, &date) == CURLE_OK && date > 0)
+        if (after < 0 && libcurl.easy_getinfo(s->easy, CURLINFO_RETRY_AFTER, &date) == CURLE_OK && date > 0)
             after = date;
         if (after >= 0) wait = (double)(after < HTTP_PAUSE_MOST ? after : HTTP_PAUSE_MOST);
     }
@@ -373,7 +374,7 @@ static int handle_failure(struct run *r, struct connection *s, int rc)
     int status = s->headers.status;
     if (rc == CURLE_HTTP_RETURNED_ERROR || status >= 400)
         snprintf(what, sizeof what, _("the server answers %d"), status);
-    else name_printable(what, sizeof what, s->message[0] ? s->message : curl_easy_strerror((CURLcode)rc));
+    else name_printable(what, sizeof what, s->message[0] ? s->message : libcurl.easy_strerror((CURLcode)rc));
     bool again = status >= 400 ? http_status_retry(status) : http_curl_retry(rc),
          unreached = status == 0 && http_curl_unreached(rc) && partial_bytes(&r->part->state) == 0;
     if (unreached && r->tries == 0) {
@@ -515,13 +516,13 @@ static int run_loop(struct run *r)
         if (clock_seconds() >= r->wake) code = begin_requests(r);
         return_idle(r);
         int running = 0, left = 0;
-        curl_multi_perform(r->multi, &running);
-        for (CURLMsg *m; !code && (m = curl_multi_info_read(r->multi, &left));) {
+        libcurl.multi_perform(r->multi, &running);
+        for (CURLMsg *m; !code && (m = libcurl.multi_info_read(r->multi, &left));) {
             if (m->msg != CURLMSG_DONE) continue;
             struct connection *s = NULL;
             int rc = (int)m->data.result;
-            curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, &s);
-            curl_multi_remove_handle(r->multi, s->easy);
+            libcurl.easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, &s);
+            libcurl.multi_remove_handle(r->multi, s->easy);
             code = handle_end(r, s, rc);
         }
         if (!code && r->part->state.segment_count) {
@@ -533,7 +534,7 @@ static int run_loop(struct run *r)
         }
         report_progress(r);
         if (code || complete(r)) break;
-        curl_multi_poll(r->multi, NULL, 0, 100, NULL);
+        libcurl.multi_poll(r->multi, NULL, 0, 100, NULL);
     }
     return code;
 }
@@ -542,19 +543,21 @@ int transfer_run(const struct transfer *t, struct partial *part, int *used, stru
 {
     struct error local = {0};
     struct run r = {.t = t, .part = part, .err = err ? err : &local, .committed_at = clock_seconds()};
-    int code = 0;
-    if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK ||
-        !(r.multi = t->multi ? t->multi : curl_multi_init()))
+    int code = libcurl_load(r.err);
+    if (!code) code = libcrypto_load(r.err);
+    if (code) return code;
+    if (libcurl.global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK ||
+        !(r.multi = t->multi ? t->multi : libcurl.multi_init()))
         return error_set(err, EXIT_FAILED, NULL, "cannot initialize libcurl");
-    curl_multi_setopt(r.multi, CURLMOPT_PIPELINING,
-                      (long)CURLPIPE_NOTHING); /* each segment has its own connection */
+    libcurl.multi_setopt(r.multi, CURLMOPT_PIPELINING,
+                         (long)CURLPIPE_NOTHING); /* each segment has its own connection */
     r.connection_count = partial_segments(t->size, t->connections);
     r.shared = t->shared ? t->shared : &r.own;
     r.held = 1;
     atomic_init(&r.own.spare, r.connection_count - 1);
     for (int i = 0; i < r.connection_count; i++) {
         r.connections[i].run = &r;
-        if (!(r.connections[i].easy = curl_easy_init()))
+        if (!(r.connections[i].easy = libcurl.easy_init()))
             code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory");
     }
     if (!code && part->state.segment_count) { /* from an earlier run: the same URL? */
@@ -579,11 +582,11 @@ int transfer_run(const struct transfer *t, struct partial *part, int *used, stru
     cancel_requests(&r);
     return_idle(&r);
     for (int i = 0; i < r.connection_count; i++) {
-        curl_easy_cleanup(r.connections[i].easy);
-        curl_slist_free_all(r.connections[i].list);
+        libcurl.easy_cleanup(r.connections[i].easy);
+        libcurl.slist_free_all(r.connections[i].list);
     }
-    if (!t->multi) curl_multi_cleanup(r.multi);
-    curl_global_cleanup();
+    if (!t->multi) libcurl.multi_cleanup(r.multi);
+    libcurl.global_cleanup();
     *used = r.url;
     if (code) r.err = NULL; /* the received bytes are kept, also after an error */
     int synced = part->state.segment_count && part->state.total >= 0 ? commit(&r) : 0;

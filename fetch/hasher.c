@@ -1,9 +1,9 @@
 /* SHA-256 of a file while it arrives: see hasher.h. */
 #include "fetch/hasher.h"
 #include "core/base/retry.h"
+#include "fetch/libcrypto.h"
 
 #include <errno.h>
-#include <openssl/evp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -11,9 +11,9 @@
 static void *hash_thread(void *context)
 {
     struct hasher *h = context;
-    EVP_MD_CTX *md = EVP_MD_CTX_new();
+    EVP_MD_CTX *md = libcrypto.digest_new();
     unsigned char *buffer = malloc(1 << 20);
-    bool ok = md && buffer && EVP_DigestInit_ex(md, EVP_sha256(), NULL) == 1;
+    bool ok = md && buffer && libcrypto.digest_init(md, libcrypto.sha256(), NULL) == 1;
     if (!ok) h->reason = ENOMEM;
     for (int64_t at = 0; ok && !atomic_load(&h->stop);) {
         bool last = atomic_load(&h->last);
@@ -28,13 +28,13 @@ static void *hash_thread(void *context)
         }
         ssize_t n = retry_read(h->fd, buffer, there < 1 << 20 ? (size_t)there : 1 << 20, at);
         if (n < 0) h->reason = errno;
-        ok = n > 0 && EVP_DigestUpdate(md, buffer, (size_t)n) == 1;
+        ok = n > 0 && libcrypto.digest_update(md, buffer, (size_t)n) == 1;
         at += n > 0 ? n : 0;
         atomic_store(&h->done, at);
     }
-    if (ok) ok = EVP_DigestFinal_ex(md, h->digest, NULL) == 1;
+    if (ok) ok = libcrypto.digest_final(md, h->digest, NULL) == 1;
     if (!ok) atomic_store(&h->failed, true);
-    EVP_MD_CTX_free(md);
+    libcrypto.digest_free(md);
     free(buffer);
     return NULL;
 }
@@ -42,6 +42,8 @@ static void *hash_thread(void *context)
 int hasher_start(struct hasher *h, int fd, struct error *err)
 {
     memset(h, 0, sizeof *h);
+    int code = libcrypto_load(err);
+    if (code) return code;
     h->fd = fd;
     pthread_mutex_init(&h->mutex, NULL);
     pthread_cond_init(&h->more, NULL);

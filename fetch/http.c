@@ -5,9 +5,9 @@
 #include "core/base/translate.h"
 #include "core/base/memory.h"
 #include "core/base/platform.h"
+#include "fetch/libcurl.h"
 
 #include <ctype.h>
-#include <curl/curl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -183,7 +183,7 @@ static const char *system_certificates(void)
                                          "/etc/pki/tls/certs/ca-bundle.crt",   /* Fedora, Rocky, CentOS */
                                          "/etc/ssl/ca-bundle.pem",             /* openSUSE */
                                          "/etc/ssl/cert.pem"};
-    const curl_version_info_data *own = curl_version_info(CURLVERSION_NOW);
+    const curl_version_info_data *own = libcurl.version_info(CURLVERSION_NOW);
     bool has_file = own->cainfo && access(own->cainfo, R_OK) == 0,
          has_directory = own->capath && access(own->capath, R_OK) == 0;
     for (size_t i = 0; i < sizeof places / sizeof places[0] && !has_file && !has_directory; i++)
@@ -198,42 +198,42 @@ void http_prepare(void *easy, const char *url)
     static const char *const variables[] = {"CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"};
     const char *bundle = NULL, *directory = getenv("SSL_CERT_DIR");
     struct stat st;
-    curl_easy_setopt(easy, CURLOPT_URL, url);
-    curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(easy, CURLOPT_SSL_VERIFYPEER, 1L);
-    curl_easy_setopt(easy, CURLOPT_SSL_VERIFYHOST, 2L);
-    curl_easy_setopt(easy, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
-    curl_easy_setopt(easy, CURLOPT_USERAGENT, "meopt");
-    curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT, 20L);
+    libcurl.easy_setopt(easy, CURLOPT_URL, url);
+    libcurl.easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+    libcurl.easy_setopt(easy, CURLOPT_SSL_VERIFYPEER, 1L);
+    libcurl.easy_setopt(easy, CURLOPT_SSL_VERIFYHOST, 2L);
+    libcurl.easy_setopt(easy, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
+    libcurl.easy_setopt(easy, CURLOPT_USERAGENT, "meopt");
+    libcurl.easy_setopt(easy, CURLOPT_CONNECTTIMEOUT, 20L);
     for (size_t i = 0; i < sizeof variables / sizeof variables[0] && !(bundle && *bundle); i++)
         bundle = getenv(variables[i]);
     if (bundle && *bundle && stat(bundle, &st) == 0 && S_ISDIR(st.st_mode)) directory = bundle, bundle = NULL;
-    if (bundle && *bundle) curl_easy_setopt(easy, CURLOPT_CAINFO, bundle);
-    if (directory && *directory) curl_easy_setopt(easy, CURLOPT_CAPATH, directory);
+    if (bundle && *bundle) libcurl.easy_setopt(easy, CURLOPT_CAINFO, bundle);
+    if (directory && *directory) libcurl.easy_setopt(easy, CURLOPT_CAPATH, directory);
     if (!(bundle && *bundle) && !(directory && *directory) && (bundle = system_certificates()))
-        curl_easy_setopt(easy, CURLOPT_CAINFO, bundle);
+        libcurl.easy_setopt(easy, CURLOPT_CAINFO, bundle);
 }
 
 void http_protocols(void *curl, bool plain, bool plain_redirects)
 {
 #if LIBCURL_VERSION_NUM >= 0x075500
-    curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, plain ? "http,https" : "https");
-    curl_easy_setopt(curl, CURLOPT_REDIR_PROTOCOLS_STR, plain_redirects ? "http,https" : "https");
+    libcurl.easy_setopt(curl, CURLOPT_PROTOCOLS_STR, plain ? "http,https" : "https");
+    libcurl.easy_setopt(curl, CURLOPT_REDIR_PROTOCOLS_STR, plain_redirects ? "http,https" : "https");
 #else
     const long both = CURLPROTO_HTTP | CURLPROTO_HTTPS, one = CURLPROTO_HTTPS;
-    curl_easy_setopt(curl, CURLOPT_PROTOCOLS, plain ? both : one);
-    curl_easy_setopt(curl, CURLOPT_REDIR_PROTOCOLS, plain_redirects ? both : one);
+    libcurl.easy_setopt(curl, CURLOPT_PROTOCOLS, plain ? both : one);
+    libcurl.easy_setopt(curl, CURLOPT_REDIR_PROTOCOLS, plain_redirects ? both : one);
 #endif
 }
 
 struct curl_slist *http_authorize(void *easy, const char *url, const char *lines)
 {
     struct curl_slist *list = NULL;
-    if (strncasecmp(url, "http://", 7) == 0) curl_easy_setopt(easy, CURLOPT_PROXY, "");
+    if (strncasecmp(url, "http://", 7) == 0) libcurl.easy_setopt(easy, CURLOPT_PROXY, "");
     for (const char *p = lines; *p;) {
         size_t n = strcspn(p, "\n");
         char *line = xasprintf("%.*s", (int)n, p);
-        list = curl_slist_append(list, line);
+        list = libcurl.slist_append(list, line);
         free(line);
         p += n + (p[n] != 0);
     }

@@ -5,10 +5,10 @@
 #include "core/base/memory.h"
 #include "core/base/path.h"
 #include "core/base/retry.h"
+#include "fetch/libcrypto.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <openssl/evp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -112,27 +112,29 @@ static int stopped(struct error *err)
 /* Compares the bytes with the file's checksum: sha256, or git's sha1 of "blob SIZE\0" and the bytes. */
 static int verify(int fd, const struct hub *hub, const struct hub_file *file, struct error *err)
 {
-    EVP_MD_CTX *md = EVP_MD_CTX_new();
+    int code = libcrypto_load(err);
+    if (code) return code;
+    EVP_MD_CTX *md = libcrypto.digest_new();
     unsigned char *buffer = xmalloc(1 << 20), digest[EVP_MAX_MD_SIZE];
     char head[64], text[2 * EVP_MAX_MD_SIZE + 1];
     unsigned n = 0;
     ssize_t got = 0;
-    bool ok = md && EVP_DigestInit_ex(md, file->lfs ? EVP_sha256() : EVP_sha1(), NULL) == 1;
-    int code = 0, length = snprintf(head, sizeof head, "blob %lld", (long long)file->size) + 1;
-    if (ok && !file->lfs) ok = EVP_DigestUpdate(md, head, (size_t)length) == 1;
+    bool ok = md && libcrypto.digest_init(md, file->lfs ? libcrypto.sha256() : libcrypto.sha1(), NULL) == 1;
+    int length = snprintf(head, sizeof head, "blob %lld", (long long)file->size) + 1;
+    if (ok && !file->lfs) ok = libcrypto.digest_update(md, head, (size_t)length) == 1;
     for (int64_t at = 0; ok && !cancelled(hub) && (got = retry_read(fd, buffer, 1 << 20, at)) > 0; at += got)
-        ok = EVP_DigestUpdate(md, buffer, (size_t)got) == 1;
+        ok = libcrypto.digest_update(md, buffer, (size_t)got) == 1;
     if (cancelled(hub)) code = stopped(err);
     else if (got < 0)
         code = error_errno(err, EXIT_FAILED, "check the disk", "cannot read %s back", file->path);
-    else if (!ok || EVP_DigestFinal_ex(md, digest, &n) != 1)
+    else if (!ok || libcrypto.digest_final(md, digest, &n) != 1)
         code = error_set(err, EXIT_FAILED, NULL, "cannot compute the checksum of %s", file->path);
     for (unsigned i = 0; i < n; i++) snprintf(text + 2 * i, 3, "%02x", digest[i]);
     if (!code && strcmp(text, file->id) != 0)
         code = error_set(err, EXIT_INTEGRITY,
                          "run the same command again; if it fails again, use another mirror",
                          "%s: the checksum is %.12s..., expected %.12s...", file->path, text, file->id);
-    EVP_MD_CTX_free(md);
+    libcrypto.digest_free(md);
     free(buffer);
     return code;
 }

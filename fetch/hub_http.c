@@ -5,9 +5,9 @@
 #include "core/base/clock.h"
 #include "core/base/memory.h"
 #include "fetch/http.h"
+#include "fetch/libcurl.h"
 #include "fetch/sources.h"
 
-#include <curl/curl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,38 +75,40 @@ static int on_progress(void *context, curl_off_t a, curl_off_t b, curl_off_t c, 
 static bool hub_same_origin(const char *a, const char *b)
 {
     static const CURLUPart parts[] = {CURLUPART_SCHEME, CURLUPART_HOST, CURLUPART_PORT};
-    CURLU *u = curl_url(), *v = curl_url();
-    bool same = u && v && !curl_url_set(u, CURLUPART_URL, a, 0) && !curl_url_set(v, CURLUPART_URL, b, 0);
+    CURLU *u = libcurl.url(), *v = libcurl.url();
+    bool same =
+        u && v && !libcurl.url_set(u, CURLUPART_URL, a, 0) && !libcurl.url_set(v, CURLUPART_URL, b, 0);
     for (int i = 0; i < 3 && same; i++) {
         char *x = NULL, *y = NULL;
-        same = !curl_url_get(u, parts[i], &x, CURLU_DEFAULT_PORT) &&
-               !curl_url_get(v, parts[i], &y, CURLU_DEFAULT_PORT) && strcasecmp(x, y) == 0;
-        curl_free(x);
-        curl_free(y);
+        same = !libcurl.url_get(u, parts[i], &x, CURLU_DEFAULT_PORT) &&
+               !libcurl.url_get(v, parts[i], &y, CURLU_DEFAULT_PORT) && strcasecmp(x, y) == 0;
+        libcurl.free(x);
+        libcurl.free(y);
     }
-    curl_url_cleanup(u);
-    curl_url_cleanup(v);
+    libcurl.url_cleanup(u);
+    libcurl.url_cleanup(v);
     return same;
 }
 
 void hub_keep_connections(struct hub *hub)
 {
-    hub->easy = curl_easy_init();
-    hub->multi = curl_multi_init();
+    if (hub->offline || libcurl_load(NULL)) return; /* the first request reports an error */
+    hub->easy = libcurl.easy_init();
+    hub->multi = libcurl.multi_init();
 }
 
 void hub_drop_connections(struct hub *hub)
 {
-    curl_easy_cleanup(hub->easy);
-    curl_multi_cleanup(hub->multi);
+    if (hub->easy) libcurl.easy_cleanup(hub->easy);
+    if (hub->multi) libcurl.multi_cleanup(hub->multi);
 }
 
 /* Sends one request and follows nothing. Returns the CURLcode. */
 static int request_once(const struct hub *hub, const char *url, bool head, struct answer *a)
 {
-    CURL *c = hub->easy ? hub->easy : curl_easy_init();
+    CURL *c = hub->easy ? hub->easy : libcurl.easy_init();
     if (!c) return CURLE_OUT_OF_MEMORY;
-    curl_easy_reset(c);
+    libcurl.easy_reset(c);
     struct curl_slist *list = NULL;
     *a = (struct answer){.headers = {.length = -1, .start = -1, .end = -1, .total = -1, .retry_after = -1},
                          .cancel = hub->cancel};
@@ -114,27 +116,27 @@ static int request_once(const struct hub *hub, const char *url, bool head, struc
     if (hub->authorization && hub_same_origin(url, hub->endpoint))
         list = http_authorize(c, url, hub->authorization);
     http_protocols(c, true, true);
-    curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 100L); /* of a list, or of nothing */
-    curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, 30L);
-    curl_easy_setopt(c, CURLOPT_NOBODY, head ? 1L : 0L);
-    curl_easy_setopt(c, CURLOPT_HTTPHEADER, list);
-    curl_easy_setopt(c, CURLOPT_HEADERFUNCTION, on_header);
-    curl_easy_setopt(c, CURLOPT_HEADERDATA, a);
-    curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, on_body);
-    curl_easy_setopt(c, CURLOPT_WRITEDATA, a);
-    curl_easy_setopt(c, CURLOPT_NOPROGRESS, 0L);
-    curl_easy_setopt(c, CURLOPT_XFERINFOFUNCTION, on_progress);
-    curl_easy_setopt(c, CURLOPT_XFERINFODATA, a);
-    int rc = (int)curl_easy_perform(c);
+    libcurl.easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 100L); /* of a list, or of nothing */
+    libcurl.easy_setopt(c, CURLOPT_LOW_SPEED_TIME, 30L);
+    libcurl.easy_setopt(c, CURLOPT_NOBODY, head ? 1L : 0L);
+    libcurl.easy_setopt(c, CURLOPT_HTTPHEADER, list);
+    libcurl.easy_setopt(c, CURLOPT_HEADERFUNCTION, on_header);
+    libcurl.easy_setopt(c, CURLOPT_HEADERDATA, a);
+    libcurl.easy_setopt(c, CURLOPT_WRITEFUNCTION, on_body);
+    libcurl.easy_setopt(c, CURLOPT_WRITEDATA, a);
+    libcurl.easy_setopt(c, CURLOPT_NOPROGRESS, 0L);
+    libcurl.easy_setopt(c, CURLOPT_XFERINFOFUNCTION, on_progress);
+    libcurl.easy_setopt(c, CURLOPT_XFERINFODATA, a);
+    int rc = (int)libcurl.easy_perform(c);
     char *to = NULL;
     curl_off_t after = 0;
-    curl_easy_getinfo(c, CURLINFO_REDIRECT_URL, &to);
+    libcurl.easy_getinfo(c, CURLINFO_REDIRECT_URL, &to);
     if (to) a->location = xstrdup(to);
-    if (a->headers.retry_after < 0 && curl_easy_getinfo(c, CURLINFO_RETRY_AFTER, &after) == CURLE_OK &&
+    if (a->headers.retry_after < 0 && libcurl.easy_getinfo(c, CURLINFO_RETRY_AFTER, &after) == CURLE_OK &&
         after > 0)
         a->headers.retry_after = after; /* a date */
-    curl_slist_free_all(list);
-    if (!hub->easy) curl_easy_cleanup(c);
+    libcurl.slist_free_all(list);
+    if (!hub->easy) libcurl.easy_cleanup(c);
     return rc;
 }
 
@@ -194,6 +196,8 @@ static int request(const struct hub *hub, const struct hub_name *name, const cha
                    bool head, struct answer *a, struct error *err)
 {
     char shown[300], network[120];
+    int loaded = libcurl_load(err);
+    if (loaded) return loaded;
     url_printable(shown, sizeof shown, url);
     snprintf(network, sizeof network, _("check the network, https_proxy and %s"),
              hub_rows[hub->kind].endpoint);
@@ -210,7 +214,7 @@ static int request(const struct hub *hub, const struct hub_name *name, const cha
         int code = rc == CURLE_OK ? refused(name, path, hub, a, err)
                    : a->too_large ? error_set(err, EXIT_INTEGRITY, NULL, "%s: answer too long", shown)
                                   : error_set(err, EXIT_NETWORK, network, "%s: %s", shown,
-                                              curl_easy_strerror((CURLcode)rc));
+                                              libcurl.easy_strerror((CURLcode)rc));
         int64_t after = a->headers.retry_after;
         answer_free(a);
         if (!again || try >= TRIES) return code;
@@ -337,13 +341,14 @@ int hub_list(const struct hub *hub, const struct hub_name *name, char commit[HUB
 int hub_locate(const struct hub *hub, const struct hub_name *name, const char *commit, const char *path,
                char **url, bool *authorized, struct error *err)
 {
+    int code = libcurl_load(err);
+    if (code) return code;
     bool modelscope = hub->kind == HUB_MODELSCOPE;
     char *escaped = escape(path, modelscope), *revision = escape(commit, true);
     char *at = modelscope ? xasprintf("%s/api/v1/%s/%s/repo?Revision=%s&FilePath=%s", hub->endpoint,
                                       name->dataset ? "datasets" : "models", name->repo, revision, escaped)
                           : xasprintf("%s/%s%s/resolve/%s/%s", hub->endpoint,
                                       name->dataset ? "datasets/" : "", name->repo, commit, escaped);
-    int code = 0;
     free(revision);
     free(escaped);
     for (int hop = 0; !code && hub_same_origin(at, hub->endpoint); hop++) {

@@ -3,9 +3,8 @@
  * the reader, in parallel with writing files. */
 #include "fetch/inflate.h"
 #include "core/base/retry.h"
+#include "fetch/libarchive.h"
 
-#include <archive.h>
-#include <archive_entry.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -74,20 +73,50 @@ static la_ssize_t raw_read(struct archive *a, void *context, const void **data)
     struct inflate *in = context;
     ssize_t n = read_input(in);
     *data = in->in;
-    if (n < 0) archive_set_error(a, EIO, "read");
+    if (n < 0) libarchive.set_error(a, EIO, "read");
     return n;
 }
 
 static int raw_error(struct inflate *in)
 {
-    const char *text = archive_error_string(in->raw);
-    bool memory = archive_errno(in->raw) == ENOMEM;
+    const char *text = libarchive.error_string(in->raw);
+    bool memory = libarchive.error_number(in->raw) == ENOMEM;
     if (!in->err || !in->err->what[0])
         error_set(in->err, memory ? EXIT_HOST_MEMORY : EXIT_INTEGRITY,
                   memory ? N_("close other programs") : NULL,
                   memory ? N_("out of memory: %s") : N_("the compressed data is damaged: %s"),
                   text ? text : _("unknown reason"));
     return -1;
+}
+
+/* Begins to read a file of zstd or xz. */
+static int raw_open(struct inflate *in, bool zstd, struct error *err)
+{
+    int code = libarchive_load(err);
+    if (code) return code;
+    struct archive_entry *entry = NULL;
+    in->method = LIBARCHIVE;
+    in->raw = libarchive.read_new();
+    int (*filter)(struct archive * a) =
+        zstd ? libarchive.read_support_filter_zstd : libarchive.read_support_filter_xz;
+    int able = in->raw && libarchive.read_support_format_raw(in->raw) == ARCHIVE_OK ? filter(in->raw)
+                                                                                    : ARCHIVE_FATAL;
+    if (able == ARCHIVE_WARN)
+        code = error_set(err, EXIT_FAILED,
+                         "unpack it with another program, or install a libarchive with support for it",
+                         "this libarchive cannot read %s", zstd ? "zstd" : "xz");
+    else if (able != ARCHIVE_OK) code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory");
+    else if (libarchive.read_set_read_callback(in->raw, raw_read) != ARCHIVE_OK ||
+             libarchive.read_set_callback_data(in->raw, in) != ARCHIVE_OK ||
+             (entry = libarchive.entry_new2(in->raw)) == NULL)
+        code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory");
+    else if (libarchive.read_open1(in->raw) != ARCHIVE_OK ||
+             libarchive.read_next_header2(in->raw, entry) != ARCHIVE_OK) {
+        raw_error(in);
+        code = err && err->code ? err->code : EXIT_INTEGRITY;
+    }
+    libarchive.entry_free(entry);
+    return code;
 }
 
 static ssize_t fill(struct inflate *in, uint8_t *out);
@@ -144,28 +173,7 @@ int inflate_open(struct inflate **out, const struct archive_input *input, struct
                                                                             "\xfd"
                                                                             "7zXZ",
                                                                             6) == 0)) {
-        struct archive_entry *entry = NULL;
-        in->method = LIBARCHIVE;
-        in->raw = archive_read_new();
-        int (*filter)(struct archive * a) =
-            head[0] == 0x28 ? archive_read_support_filter_zstd : archive_read_support_filter_xz;
-        int able = in->raw && archive_read_support_format_raw(in->raw) == ARCHIVE_OK ? filter(in->raw)
-                                                                                     : ARCHIVE_FATAL;
-        if (able == ARCHIVE_WARN)
-            code = error_set(err, EXIT_FAILED,
-                             "unpack it with another program, or install a libarchive with support for it",
-                             "this libarchive cannot read %s", head[0] == 0x28 ? "zstd" : "xz");
-        else if (able != ARCHIVE_OK) code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory");
-        else if (archive_read_set_read_callback(in->raw, raw_read) != ARCHIVE_OK ||
-                 archive_read_set_callback_data(in->raw, in) != ARCHIVE_OK ||
-                 (entry = archive_entry_new2(in->raw)) == NULL)
-            code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory");
-        else if (archive_read_open1(in->raw) != ARCHIVE_OK ||
-                 archive_read_next_header2(in->raw, entry) != ARCHIVE_OK) {
-            raw_error(in);
-            code = err && err->code ? err->code : EXIT_INTEGRITY;
-        }
-        archive_entry_free(entry);
+        code = raw_open(in, head[0] == 0x28, err);
     }
     if (!code) {
         in->err = &in->problem;
@@ -232,7 +240,7 @@ static ssize_t fill(struct inflate *in, uint8_t *out)
         if (n > 0) memcpy(out, in->in, (size_t)n);
         return n;
     }
-    la_ssize_t n = archive_read_data(in->raw, out, BLOCK);
+    la_ssize_t n = libarchive.read_data(in->raw, out, BLOCK);
     return n < 0 ? raw_error(in) : (ssize_t)n;
 }
 
@@ -267,7 +275,7 @@ void inflate_close(struct inflate *in)
         pthread_join(in->thread, NULL);
     }
     if (in->z_ready) inflateEnd(&in->z);
-    if (in->raw) archive_read_free(in->raw);
+    if (in->raw) libarchive.read_free(in->raw);
     for (int i = 0; i < BLOCKS; i++) free(in->blocks[i].data);
     free(in->in);
     free(in);

@@ -6,12 +6,12 @@
 #include "core/base/memory.h"
 #include "core/base/path.h"
 #include "core/base/retry.h"
+#include "fetch/libcrypto.h"
 
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <openssl/evp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +24,7 @@ void partial_hash_url(const char *url, char out[65])
 {
     unsigned char digest[32];
     unsigned n = 0;
-    EVP_Digest(url, strlen(url), digest, &n, EVP_sha256(), NULL);
+    libcrypto.digest(url, strlen(url), digest, &n, libcrypto.sha256(), NULL);
     for (int i = 0; i < 32; i++) snprintf(out + 2 * i, 3, "%02x", digest[i]);
 }
 

@@ -4,6 +4,7 @@
 #include "core/base/crc32c.h"
 #include "core/base/path.h"
 #include "core/base/retry.h"
+#include "fetch/libarchive.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -293,6 +294,8 @@ int unpack_start(struct unpack *u, int archive, const char *path, const char *st
                  const struct archive_limits *limits, struct error *err)
 {
     *u = (struct unpack){.wake = -1};
+    int loaded = libarchive_load(err); /* here and not in the child of a process that may have threads */
+    if (loaded) return loaded;
     int ends[2] = {-1, -1}, directory = open(staging, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     u->shared = mmap(NULL, sizeof *u->shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (u->shared == MAP_FAILED) u->shared = NULL;

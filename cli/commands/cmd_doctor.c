@@ -8,11 +8,11 @@
 #include "core/train/meta.h"
 #include "core/plan/plan.h"
 #include "core/step/trainer.h"
+#include "fetch/libarchive.h"
+#include "fetch/libcrypto.h"
+#include "fetch/libcurl.h"
 
-#include <archive.h>
-#include <curl/curl.h>
 #include <curses.h>
-#include <openssl/crypto.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,10 +46,16 @@ static void check_terminal(struct doctor *d)
 
 static void check_fetch_libraries(struct doctor *d)
 {
-    const curl_version_info_data *curl = curl_version_info(CURLVERSION_NOW);
+    struct error err;
+    if (libcurl_load(&err) || libarchive_load(&err) || libcrypto_load(&err)) {
+        line_advise(doctor_add(d, FINDING_MISSING, "%s", err.what), "meopt fetch does not work here",
+                    err.hint);
+        return;
+    }
+    const curl_version_info_data *curl = libcurl.version_info(CURLVERSION_NOW);
     doctor_add(d, FINDING_OK, "libcurl %s (%s), %s, %s, %s", curl->version,
-               curl->ssl_version ? curl->ssl_version : "no TLS", archive_version_string(),
-               OpenSSL_version(OPENSSL_VERSION), curses_version());
+               curl->ssl_version ? curl->ssl_version : "no TLS", libarchive.version_string(),
+               libcrypto.version(OPENSSL_VERSION), curses_version());
 }
 
 static void check_version(struct doctor *d)

@@ -4,12 +4,12 @@
 #include "cli/config/cmd_config.h"
 #include "core/base/translate.h"
 #include "core/train/meta.h"
+#include "fetch/libarchive.h"
+#include "fetch/libcrypto.h"
+#include "fetch/libcurl.h"
 
-#include <archive.h>
-#include <curl/curl.h>
 #include <gnu/libc-version.h>
 #include <jansson.h>
-#include <openssl/crypto.h>
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <png.h>
@@ -38,9 +38,11 @@ static int read_facts(struct version_fact all[FACTS])
     FACT(N_("code objects"), "%s", *MEOPT_ARCHS ? MEOPT_ARCHS : "none");
     FACT("MPI", "%s", *MEOPT_MPI_VERSION ? MEOPT_MPI_VERSION : "none");
     FACT("glibc", "%s", gnu_get_libc_version());
-    FACT("libcurl", "%s", curl_version_info(CURLVERSION_NOW)->version);
-    FACT("libarchive", "%s", archive_version_string() + strcspn(archive_version_string(), "0123456789"));
-    FACT("OpenSSL", "%s", OpenSSL_version(OPENSSL_VERSION));
+    bool curl = !libcurl_load(NULL), archive = !libarchive_load(NULL);
+    const char *archive_version = archive ? libarchive.version_string() : "none";
+    FACT("libcurl", "%s", curl ? libcurl.version_info(CURLVERSION_NOW)->version : "none");
+    FACT("libarchive", "%s", archive ? archive_version + strcspn(archive_version, "0123456789") : "none");
+    FACT("OpenSSL", "%s", libcrypto_load(NULL) ? "none" : libcrypto.version(OPENSSL_VERSION));
     FACT("libyaml", "%s", yaml_get_version_string());
     FACT("jansson", "%s", JANSSON_VERSION);
     FACT("zlib", "%s", zlibVersion());

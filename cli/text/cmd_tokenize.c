@@ -13,10 +13,10 @@
 #include "core/base/processors.h"
 #include "core/text/corpus.h"
 #include "core/text/tokenizer_settings.h"
+#include "fetch/libcrypto.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <openssl/evp.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,7 +67,8 @@ static int read_checksum(struct tokenize *t, const char *path, struct error *err
     unsigned n = 0;
     size_t bytes;
     int code = file_read(file, MOST_TOKENIZER, &data, &bytes, err);
-    if (!code) EVP_Digest(data, bytes, digest, &n, EVP_sha256(), NULL);
+    if (!code) code = libcrypto_load(err);
+    if (!code) libcrypto.digest(data, bytes, digest, &n, libcrypto.sha256(), NULL);
     for (unsigned i = 0; i < n && i < 32; i++) snprintf(t->sha256 + 2 * i, 3, "%02x", digest[i]);
     free(data);
     free(file);

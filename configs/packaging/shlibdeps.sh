@@ -1,5 +1,6 @@
 #!/bin/sh
-# dpkg-shlibdeps without libmeopt_mpi.so: the program runs without MPI, which the package recommends.
+# dpkg-shlibdeps without libmeopt_mpi.so, since the program runs without MPI, which the package recommends; and with MEOPT_LINKED, which needs the
+# libraries that the program loads on first use (fetch/linked.c).
 set -eu
 for argument; do
     shift
@@ -8,4 +9,4 @@ for argument; do
     *) set -- "$@" "$argument" ;;
     esac
 done
-exec dpkg-shlibdeps "$@"
+exec dpkg-shlibdeps "$@" "$MEOPT_LINKED"

@@ -1,6 +1,6 @@
 # Sourced with $here (this directory), $build and $cc set. Programs with the libraries of others in them, for glibc 2.17
 # (core/base/glibc_2_17.sh, in $build/glibc):
-#   link_program OUTPUT FILE...   links and strips one
+#   link_program OUTPUT FILE...   links and strips one, which calls libcurl, libarchive and libcrypto directly (fetch/linked.c)
 #   check_glibc FILE              fails if FILE requires a later glibc
 #   $libraries                    the static libraries of the system's packages, linked into each
 sh "$here/static_libs.sh" "$build/static" "$cc"
@@ -19,7 +19,8 @@ link_program() {
     output=$1
     shift
     # shellcheck disable=SC2086 # words
-    $cc -o "$output" -L"$build/glibc" -Wl,--wrap=__libc_start_main -Wl,--start-group "$@" $libraries "$build/static/libcurl.a" \
+    $cc -o "$output" -L"$build/glibc" -Wl,--wrap=__libc_start_main -Wl,--start-group "$@" \
+        "$build/CMakeFiles/meopt_linked.dir/fetch/linked.c.o" $libraries "$build/static/libcurl.a" \
         "$build/static/libarchive.a" -Wl,--end-group -lglibc_2_17 -static-libgcc -Wl,--no-as-needed -lpthread -ldl -lrt -lm
     strip "$output"
 }

@@ -35,10 +35,27 @@ struct search {
         "$ROCM_PATH/" part "/lib", "/opt/dtk/lib", "/opt/dtk/" part "/lib", "/opt/rocm/lib"
 #define CUDA_PLACES "", "$CUDA_HOME/lib64", "$CUDA_PATH/lib64", "/usr/local/cuda/lib64"
 
+/* Names and directories that the build found (CMakeLists.txt). */
+#ifndef MEOPT_CURL
+#define MEOPT_CURL "libcurl.so.4"
+#endif
+#ifndef MEOPT_ARCHIVE
+#define MEOPT_ARCHIVE "libarchive.so.13"
+#endif
+#ifndef MEOPT_CRYPTO
+#define MEOPT_CRYPTO "libcrypto.so.3"
+#endif
+#ifndef MEOPT_CURL_DIRECTORY
+#define MEOPT_CURL_DIRECTORY    ""
+#define MEOPT_ARCHIVE_DIRECTORY ""
+#define MEOPT_CRYPTO_DIRECTORY  ""
+#endif
+
 enum { SEARCHES = 3 };
 static const struct row {
     const char *variable;
     struct search searches[SEARCHES];
+    const char *package; /* of Debian and Ubuntu, for a hint */
 } rows[LIBRARIES] = {
     [LIBRARY_HIP] = {"MEOPT_HIP_LIBRARY",
                      {{{GALAXY}, {""}},
@@ -70,6 +87,13 @@ static const struct row {
                              "/opt/dtk/.hyhal/rocm_smi/lib", "", "$ROCM_PATH/lib", "/opt/rocm/lib"}}}},
     [LIBRARY_NVML] = {"MEOPT_NVML_LIB",
                       {{{"libnvidia-ml.so.1", "libnvidia-ml.so"}, {"", "/usr/lib/wsl/lib"}}}},
+    [LIBRARY_CURL] = {"MEOPT_CURL_LIBRARY", {{{MEOPT_CURL}, {"", MEOPT_CURL_DIRECTORY}}}, "libcurl4"},
+    [LIBRARY_ARCHIVE] = {"MEOPT_ARCHIVE_LIBRARY",
+                         {{{MEOPT_ARCHIVE}, {"", MEOPT_ARCHIVE_DIRECTORY}}},
+                         "libarchive13"},
+    [LIBRARY_CRYPTO] = {"MEOPT_CRYPTO_LIBRARY",
+                        {{{MEOPT_CRYPTO}, {"", MEOPT_CRYPTO_DIRECTORY}}},
+                        "openssl"}, /* which requires that release's libssl */
 };
 
 /* Directories that may contain the dependencies of these libraries. */
@@ -226,6 +250,42 @@ void *library_open(enum library_id id, struct library *l)
     if (id == LIBRARY_HIP && l->handle && realpath(l->path, runtime)) *strrchr(runtime, '/') = 0;
     pthread_mutex_unlock(&lock);
     return l->handle;
+}
+
+static int fill(void **functions, const char *const *names, size_t count, const struct library *l,
+                const struct row *row, struct error *err)
+{
+    char hint[160], reason[160];
+    size_t i = 0;
+    while (l->handle && i < count && (functions[i] = dlsym(l->handle, names[i]))) i++;
+    if (i == count) return 0;
+    snprintf(reason, sizeof reason, _("it has no %s"), names[i]);
+    snprintf(hint, sizeof hint, _("install the package %s (Debian, Ubuntu), or set %s to its file"),
+             row->package, row->variable);
+    return error_set(err, EXIT_FAILED, hint, "%s could not be loaded: %s", l->path,
+                     l->handle ? reason : l->why);
+}
+
+int library_load_functions(enum library_id id, const char *const *names, const void *linked, void *table,
+                           struct error *err)
+{
+    static pthread_mutex_t fill_lock = PTHREAD_MUTEX_INITIALIZER;
+    enum { MOST = 32 };
+    void *functions[MOST];
+    size_t count = 0;
+    int code = 0;
+    struct library l;
+    while (names[count]) count++;
+    pthread_mutex_lock(&fill_lock);
+    memcpy(functions, table, count * sizeof *functions);
+    if (!functions[0] && linked) memcpy(table, linked, count * sizeof *functions);
+    else if (!functions[0]) {
+        library_open(id, &l);
+        code = fill(functions, names, count, &l, &rows[id], err);
+        if (!code) memcpy(table, functions, count * sizeof *functions);
+    }
+    pthread_mutex_unlock(&fill_lock);
+    return code;
 }
 
 #ifndef MEOPT_LIBDIR

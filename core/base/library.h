@@ -3,6 +3,8 @@
 #ifndef MEOPT_BASE_LIBRARY_H
 #define MEOPT_BASE_LIBRARY_H
 
+#include "core/base/error.h"
+
 enum library_id {
     LIBRARY_HIP, /* for AMD's cards and Hygon's DCUs */
     LIBRARY_CUDA,
@@ -14,6 +16,9 @@ enum library_id {
     LIBRARY_NCCL,
     LIBRARY_ROCM_SMI,
     LIBRARY_NVML,
+    LIBRARY_CURL,
+    LIBRARY_ARCHIVE,
+    LIBRARY_CRYPTO,
     LIBRARIES
 };
 
@@ -35,6 +40,12 @@ const char *library_variable(enum library_id id);
 void *library_open(enum library_id id, struct library *l);
 /* Like library_open for a file. */
 void *library_open_file(const char *file, struct library *l);
+
+/* Fills `table`, a struct of pointers to functions, with those of `names` (until NULL): from `linked`, such a
+ * struct of a library that this program has in it, or if that is NULL from the library. Does nothing if the
+ * table is filled. Returns 0 or EXIT_FAILED, with the library's Debian package in the hint. */
+int library_load_functions(enum library_id id, const char *const *names, const void *linked, void *table,
+                           struct error *err);
 
 /* Like library_open for libmeopt_mpi.so, the part of this program that is built where MPI is: from
  * MEOPT_MPI_MODULE, the program's directory, or the installation's. */

@@ -14,7 +14,10 @@ package() { # GENERATOR ENDING
 }
 if command -v cpack >/dev/null && command -v dpkg-shlibdeps >/dev/null && command -v file >/dev/null; then
     package DEB deb
-    dpkg-deb -f "$made" Depends | grep -q 'libc6.*libcurl4' || fail "Depends: $(dpkg-deb -f "$made" Depends)"
+    for package in libc6 libcurl4 libarchive13 libssl libyaml; do # also of what is loaded on first use
+        dpkg-deb -f "$made" Depends | grep -q "\b$package" || fail "no $package in Depends: $(dpkg-deb -f "$made" Depends)"
+    done
+    dpkg-deb -c "$made" | grep libmeopt_linked && fail "libmeopt_linked.so is installed"
     dpkg-deb -f "$made" Depends | grep -qiE 'mpi(ch)?[0-9]' && fail "MPI is required: $(dpkg-deb -f "$made" Depends)"
     dpkg-deb -x "$made" unpacked
     if find unpacked -name libmeopt_mpi.so | grep -q .; then
@@ -27,7 +30,9 @@ if command -v cpack >/dev/null && command -v dpkg-shlibdeps >/dev/null && comman
 fi
 if command -v rpmbuild >/dev/null; then
     package RPM rpm
-    rpm -qpR "$made" 2>/dev/null | grep -q '^libcurl.so.4' || fail ".rpm does not require libcurl"
+    for library in curl archive crypto; do
+        rpm -qpR "$made" 2>/dev/null | grep -q "^lib$library.so" || fail ".rpm does not require lib$library"
+    done
     rpm -qpR "$made" 2>/dev/null | grep '^libmpi' && fail ".rpm requires MPI"
     rpm -qpl "$made" 2>/dev/null >list
     if grep -q '/libmeopt_mpi.so$' list; then

@@ -32,6 +32,7 @@ isa=${MEOPT_CPU_ISA:+MEOPT_CPU_ISA=$MEOPT_CPU_ISA} # both train with one instruc
 moved() { env -i HOME="$work" PATH=/usr/bin:/bin OMP_NUM_THREADS=1 $isa "$bin" "$@" >out 2>err || fail "meopt $* from the tarball"; }
 
 # The modulefile, with Environment Modules and with Lmod, where they are: the moved program is found, and not after `module unload`.
+version=$(env -i HOME="$work" PATH=/usr/bin:/bin "$bin" version | grep -o '[0-9][0-9.]*[0-9]' | head -1)
 mv "a place" place # Lmod 8.6 cannot read a modulefile below a directory with a space
 cat >modules <<END
 export MANPATH=/usr/share/man
@@ -43,7 +44,6 @@ printf '%s\n' "\${MANPATH-}"
 module unload meopt
 ! command -v meopt
 END
-version=$(env -i HOME="$work" PATH=/usr/bin:/bin "$bin" version | grep -o '[0-9][0-9.]*[0-9]' | head -1)
 for init in /usr/share/modules/init/bash /usr/share/lmod/lmod/init/bash; do
     if [ ! -e $init ]; then
         echo "not tried: $init is missing"
@@ -56,6 +56,11 @@ for init in /usr/share/modules/init/bash /usr/share/lmod/lmod/init/bash; do
 done
 mv place "a place"
 
+for library in CURL ARCHIVE CRYPTO; do # in the program: none is loaded
+    isa="$isa MEOPT_${library}_LIBRARY=none"
+done
+moved version --verbose
+grep -E '^ *(libcurl|libarchive|OpenSSL) .*[0-9]\.[0-9]' out | wc -l | grep -q '^3$' || fail "a library is not in the program: $(cat out)"
 moved fetch sample --dest sample
 moved config new quickstart quick.yaml
 old=$MEOPT_BUILD/tests/test_old_kernel # Linux 3.10, where the kernel has a filter for that
