@@ -34,6 +34,8 @@ struct heartbeat {
     uint8_t *all; /* result of the current exchange */
     size_t all_bytes;
     struct error why;
+    pthread_t tearing; /* calls `lost`; valid if `tears` */
+    bool tears;
 };
 
 /* ---- the socket ---- */
@@ -172,13 +174,12 @@ static void *tear_down(void *context)
  * HEARTBEAT_GRACE_SECONDS. */
 static void end_run(struct heartbeat *h, const struct error *why)
 {
-    pthread_t thread;
     pthread_mutex_lock(&h->mutex);
     h->why = *why;
     h->over = true;
     pthread_cond_broadcast(&h->changed);
     pthread_mutex_unlock(&h->mutex);
-    if (thread_start(&thread, tear_down, h) == 0) pthread_detach(thread);
+    h->tears = thread_start(&h->tearing, tear_down, h) == 0;
     struct pollfd wait = {h->ending, POLLIN, 0};
     double until = clock_seconds() + HEARTBEAT_GRACE_SECONDS;
     while (clock_seconds() < until)
@@ -345,6 +346,15 @@ int heartbeat_agree(struct heartbeat *h, const char *name, uint64_t value, struc
     return code;
 }
 
+/* Waits until `lost` has returned, because the caller frees its context; returns false if it hangs. */
+static bool join_tear_down(struct heartbeat *h)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += HEARTBEAT_GRACE_SECONDS;
+    return !h->tears || pthread_timedjoin_np(h->tearing, NULL, &until) == 0;
+}
+
 void heartbeat_leave(struct heartbeat *h, int code, const struct error *why)
 {
     const uint64_t one = 1;
@@ -358,6 +368,6 @@ void heartbeat_leave(struct heartbeat *h, int code, const struct error *why)
     bye.code = code;
     wire_put_bye(&out, WIRE_BYE, &bye);
     send_all(h, &out);
-    if (!h->over) heartbeat_free(h);
-    else close(h->fd); /* tear_down may still read it; the process ends soon */
+    if (join_tear_down(h)) heartbeat_free(h);
+    else close(h->fd); /* tear_down may still read the rest; the process ends soon */
 }

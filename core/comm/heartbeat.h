@@ -42,7 +42,7 @@ int heartbeat_agree(struct heartbeat *h, const char *name, uint64_t value, struc
 /* The run directory, and whether the run is resumed, if the rendezvous was read from a file. */
 const char *heartbeat_run(const struct heartbeat *h);
 bool heartbeat_resumes(const struct heartbeat *h);
-/* Sends the exit message and frees. why: NULL if code is 0. */
+/* Sends the exit message, waits for `lost` if it was called, and frees. why: NULL if code is 0. */
 void heartbeat_leave(struct heartbeat *h, int code, const struct error *why);
 
 #endif

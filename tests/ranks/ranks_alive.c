@@ -56,7 +56,19 @@ static void lost_but_hangs(void *context, const struct error *why)
     for (;;) pause();
 }
 
-enum fate { ENDS, WAITS, DIES, STOPS, DIFFERS, HANGS };
+/* Of a callback whose rank leaves meanwhile. */
+static _Atomic int called, returned;
+
+static void lost_and_slow(void *context, const struct error *why)
+{
+    (void)context;
+    (void)why;
+    called = 1;
+    usleep(100000);
+    returned = 1;
+}
+
+enum fate { ENDS, WAITS, DIES, STOPS, DIFFERS, HANGS, LEAVES };
 
 static double patience = 20; /* of a rank, until all are there */
 
@@ -77,7 +89,9 @@ static int live(int rank, enum fate fate, bool by_file)
                                   .file = file,
                                   .seconds = patience,
                                   .beat = fill_beat,
-                                  .lost = fate == HANGS ? lost_but_hangs : lost,
+                                  .lost = fate == HANGS    ? lost_but_hangs
+                                          : fate == LEAVES ? lost_and_slow
+                                                           : lost,
                                   .context = &marks};
     int code = heartbeat_join(&h, &o, &err);
     if (code) return code;
@@ -92,9 +106,10 @@ static int live(int rank, enum fate fate, bool by_file)
     }
     if (fate == DIES) raise(SIGKILL);
     if (fate == STOPS) raise(SIGSTOP);
-    while (fate != ENDS) pause();
+    while (fate != ENDS && fate != LEAVES) pause();
+    while (fate == LEAVES && !called) usleep(1000);
     heartbeat_leave(h, 0, NULL);
-    return 0;
+    return called == returned ? 0 : 94;
 }
 
 static pid_t start(int rank, enum fate fate, bool by_file)
@@ -186,6 +201,17 @@ static void a_rank_that_hangs_is_killed_by_its_own_watchdog(void **state)
     assert_int_equal(ended(waits), EXIT_RANK_LOST);
     assert_int_equal(ended(hangs), 128 + SIGKILL);
     assert_true(clock_seconds() - t < HEARTBEAT_GRACE_SECONDS + 6);
+    hub_server_stop(server);
+}
+
+/* The caller frees what `lost` uses. */
+static void nothing_is_called_after_leaving(void **state)
+{
+    begin(false, 20);
+    pid_t leaves = start(0, LEAVES, false), waits = start(1, WAITS, false), dies = start(2, DIES, false);
+    assert_int_equal(ended(dies), 128 + SIGKILL);
+    assert_int_equal(ended(waits), EXIT_RANK_LOST);
+    assert_int_equal(ended(leaves), 0);
     hub_server_stop(server);
 }
 
@@ -305,6 +331,7 @@ int main(void)
         cmocka_unit_test(a_file_that_is_another_runs_by_now_stays),
         cmocka_unit_test(the_death_of_one_ends_the_others_by_name),
         cmocka_unit_test(a_rank_that_hangs_is_killed_by_its_own_watchdog),
+        cmocka_unit_test(nothing_is_called_after_leaving),
         cmocka_unit_test(a_dead_hub_ends_the_ranks),
         cmocka_unit_test(other_images_are_named_on_every_rank),
         cmocka_unit_test(a_rank_that_does_not_come_is_named),
