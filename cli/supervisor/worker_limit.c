@@ -3,6 +3,7 @@
 #include "cli/supervisor/worker.h"
 
 #include <fcntl.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -65,5 +66,6 @@ void worker_watch_limit(struct worker_report *report)
     worker_limited = report;
     on_exit(on_early_exit, NULL);
     if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+    mallopt(M_ARENA_MAX, 1); /* else each thread takes 64 MiB of the address space where they are free */
     sigaction(SIGSEGV, &(struct sigaction){.sa_sigaction = on_null_pointer, .sa_flags = SA_SIGINFO}, NULL);
 }
