@@ -160,6 +160,7 @@ done
 # Without a terminal: lines, until the job has ended.
 submit 4711 eva eva.sh PENDING Priority
 hasten 5 # Slurm is asked every 5 s
+: >out # the process in the background may open it later than the search reads it
 "$MEOPT" attach 4711 >out 2>err </dev/null &
 shown=$!
 echo $shown $hung >left
@@ -192,6 +193,7 @@ await 'contact slurm controller'
 rm down
 submit 4711 eva eva.sh RUNNING None
 await '^job 4711: RUNNING'
+: >out
 "$MEOPT" attach 4711 >out 2>err </dev/null &
 shown=$!
 echo $shown $hung >left

@@ -116,16 +116,20 @@ paste() { # bracketed TEXT, where the program has asked for that, or: plain TEXT
     if [ "$1" = bracketed ]; then set -- -p; else set --; fi
     in_terminal paste-buffer "$@" -b pasted
 }
+prompted() { # waits until the program reads keys: before, Left, Up and BSpace would be the terminal's
+    wait_for 60 eval 'screen | grep -v "^$" | tail -n 1 | grep -q "^>>>$"' || { screen; fail "no prompt"; }
+}
 ask() { # TEXT ANSWER
     keys -l "$1"
     keys Enter
     await "$2"
+    prompted
 }
 chat() { # ARGUMENTS: opens a dialogue
     terminal 60 24 C.UTF-8 "OMP_NUM_THREADS=1" "'$MEOPT' generate $1"
     await '^>>>'
 }
-cleared() { # asks /clear, and waits for the prompt after it: before it, Left and BSpace would be the terminal's
+cleared() { # asks /clear, and waits for the prompt after it
     keys -l /clear
     keys Enter
     wait_for 60 eval 'screen | grep -v "^$" | tail -n 2 | tr "\n" "|" | grep -qx ">>> /clear|>>>|"' || { screen; fail "no prompt after /clear"; }
@@ -145,6 +149,7 @@ keys Left
 keys BSpace
 keys Enter
 await '^the light'
+prompted
 on_screen '^>>> 光?' || fail "the line as it was edited"
 keys Up
 keys Up
@@ -174,7 +179,7 @@ keys -l 'Where?'
 keys Enter
 wait_for 60 answers || fail "no answer"
 keys C-c
-wait_for 60 eval 'screen | grep -v "^$" | tail -n 1 | grep -q "^>>>$"' || { screen; fail "Ctrl-C does not end the answer"; }
+prompted # Ctrl-C ends the answer
 keys -l "$(yes 'face of the waters' | head -40 | tr '\n' ' ')"
 keys C-u
 paste plain 'What is MEOpt?
