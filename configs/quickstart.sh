@@ -31,11 +31,7 @@ cmake --build build -j "$(nproc)"
 [ -z "$prefix" ] || cmake --install build --prefix "$prefix" >/dev/null
 meopt=build/meopt
 
-"$meopt" fetch sample --dest sample
-
 stamp=$(date -u +%Y%m%dT%H%M%SZ)
-"$meopt" fetch digits --dest sample
-"$meopt" fetch genesis --dest sample
 train() { # NAME CONFIG [KEY=VALUE]: prints the loss and the peak memory
     echo "== $1"
     name=$1 config=$2
@@ -48,7 +44,9 @@ train() { # NAME CONFIG [KEY=VALUE]: prints the loss and the peak memory
     grep '^loss .*->' "runs/$name/train.log"
     grep '^peak' "runs/$name/train.log"
 }
-image_models() { # three students, without and with MEOpt; a classifier of handwritten digits, from random values
+image_models() { # from the samples: three students, without and with MEOpt; a classifier of handwritten digits, from random values
+    "$meopt" fetch sample --dest sample
+    "$meopt" fetch digits --dest sample
     for pair in quickstart quickstart_openclip quickstart_dinov2; do
         for use in false true; do train "$pair-$stamp-meopt-$use" $pair optim.use_meopt=$use; done
         "$meopt" export "runs/$pair-$stamp-meopt-true" --format pt
@@ -57,6 +55,7 @@ image_models() { # three students, without and with MEOpt; a classifier of handw
     "$meopt" export "runs/digits-$stamp" --format timm
 }
 language_model() { # a language model of bytes, from random values; it continues a text
+    "$meopt" fetch genesis --dest sample
     train "bytes-$stamp" bytes train.steps=300
     "$meopt" generate "runs/bytes-$stamp" --prompt "And God said" --count 100
 }
