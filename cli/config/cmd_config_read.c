@@ -107,10 +107,10 @@ int config_key_named(const char *name, struct error *err)
 {
     int key = config_key_index(name);
     if (key >= 0) return key;
-    const char *names[256] = {NULL}, *near = config_synonym(name);
-    int count = 0;
-    for (; count < config_key_count && count < 256; count++) names[count] = config_keys[count].name;
-    if (!near) near = value_nearest(name, names, count);
+    const char **names = xcalloc((size_t)config_key_count, sizeof *names), *near = config_synonym(name);
+    for (int i = 0; i < config_key_count; i++) names[i] = config_keys[i].name;
+    if (!near) near = value_nearest(name, names, config_key_count);
+    free(names);
     char hint[160] = N_("to list all keys: meopt config list");
     if (near) snprintf(hint, sizeof hint, _("did you mean %s?"), near);
     error_set(err, EXIT_CONFIG, hint, "%s is not a key", name);

@@ -169,19 +169,28 @@ static char *way_back(const char *path)
 static int relocate(const struct config_template *t, const char *path, char **text, size_t *bytes,
                     struct error *err)
 {
-    struct edit edits[8];
-    int count = 0;
+    const char *from = (const char *)t->text;
+    struct document d;
+    int code = document_parse(&d, path, from, t->bytes, err);
+    if (code) return code;
+    size_t done = 0;
     char *way = way_back(path);
-    for (int key = 0; key < config_key_count && count < 8; key++) {
-        if (config_keys[key].type != CONFIG_PATH) continue;
-        char *value = edit_current((const char *)t->text, t->bytes, config_keys[key].name);
-        if (value && strncmp(value, "../", 3) == 0)
-            edits[count++] = (struct edit){config_keys[key].name, xasprintf("%s%s", way, value + 3)};
+    FILE *out = open_memstream(text, bytes);
+    for (int i = 0; i < d.count && out; i++) {
+        const struct node *n = &d.nodes[i];
+        if (n->kind != NODE_SCALAR || strncmp(n->text, "../", 3) != 0) continue;
+        char *value = xasprintf("%s%s", way, n->text + 3);
+        char *word = value_plain_safe(value, false) ? xstrdup(value) : value_quoted(value);
+        fwrite(from + done, 1, n->start - done, out);
+        fputs(word, out);
+        done = n->end;
+        free(word);
         free(value);
     }
-    int code = edit_apply(path, (const char *)t->text, t->bytes, edits, count, text, bytes, err);
-    for (int i = 0; i < count; i++) free((char *)(uintptr_t)edits[i].value);
+    if (out) fwrite(from + done, 1, t->bytes - done, out);
+    if (!out || fclose(out) != 0) code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory");
     free(way);
+    document_free(&d);
     return code;
 }
 

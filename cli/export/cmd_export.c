@@ -14,6 +14,7 @@
 #include "core/base/path.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
+#include "core/model/family.h"
 #include "core/model/metadata.h"
 #include "core/model/rename_keys.h"
 #include "core/run/checkpoint.h"
@@ -119,10 +120,13 @@ static int read_student(struct task *t, struct error *err)
     return code;
 }
 
-/* Warns if the distillation head is omitted; classes of libraries do not have it. */
+/* Warns if distillation heads are omitted; classes of libraries do not have them. */
 static void report_head(const struct task *t)
 {
-    if (!t->no_head && weights_find(t->from.model, "distill_head.weight") >= 0)
+    bool head = false;
+    for (int64_t i = weights_count(t->from.model); i-- > 0;)
+        head = head || strncmp(weights_tensor(t->from.model, i)->name, HEAD_KEY, strlen(HEAD_KEY)) == 0;
+    if (head && !t->no_head)
         log_warn("omitting the student's distillation head (distill_head.*): the embeddings are those of the "
                  "tower");
 }

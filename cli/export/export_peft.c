@@ -6,6 +6,7 @@
 #include "core/base/memory.h"
 #include "core/base/path.h"
 #include "core/base/json.h"
+#include "core/model/family.h"
 #include "core/model/lora.h"
 #include "core/experiment/adapters.h"
 #include "core/experiment/objective.h"
@@ -40,7 +41,8 @@ static char *peft_name(const char *name)
 static json_t *modules_to_save(const struct weights *adapters)
 {
     if (weights_find(adapters, "classifier.weight") >= 0) return json_pack("[s]", "head");
-    if (weights_find(adapters, "distill_head.weight") >= 0) return json_pack("[s]", "distill_head");
+    if (weights_find(adapters, HEAD_KEY "weight") >= 0 || weights_find(adapters, HEAD_KEY "fc1.weight") >= 0)
+        return json_pack("[s]", "distill_head");
     return json_null();
 }
 

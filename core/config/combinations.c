@@ -191,14 +191,15 @@ static void data_rows(const struct combinations *w, const struct config *c)
 static void tower_rows(const struct combinations *w, const struct config *c, const struct config_tower *t,
                        const char *section)
 {
-    char key[64];
-    bool student = t == &c->model_s && c->train.objective == TRAIN_OBJECTIVE_DISTILL;
+    char key[64], own_family[64];
+    bool own = t != c->model_t && c->train.objective == TRAIN_OBJECTIVE_DISTILL; /* not model.family */
     enum family family = config_arch_family(t->arch), is = config_tower_family(c, t),
-                said = t->family || student ? t->family : c->model.family;
+                said = t->family || own ? t->family : c->model.family;
     snprintf(key, sizeof key, "%s.arch", section);
+    snprintf(own_family, sizeof own_family, "%s.family", section);
     REFUSE(w, family && said && said != family, key, "leave the family out",
            "%s is %s, of family %s, but %s says %s", key, tower_arch_names[t->arch], family_names[family],
-           t->family ? "model_s.family" : "model.family", family_names[said]);
+           t->family ? own_family : "model.family", family_names[said]);
     bool apart = config_reads_tokens(c); /* heads times head_dim is not the width */
     int64_t heads = apart ? 0 : t->heads, head_dim = t->head_dim, width = t->width;
     bool divides = !heads || !width || width % heads == 0;
@@ -215,9 +216,11 @@ static void tower_rows(const struct combinations *w, const struct config *c, con
     REFUSE(w, t->ffn == TOWER_FFN_SWIGLU && t->activation != TOWER_ACTIVATION_AUTO, key, "leave it out",
            "swiglu has an activation of its own");
     snprintf(key, sizeof key, "%s.patch", section);
-    bool own = t == &c->model_s && c->data_s.image_size;
-    const char *size_key = own ? "data_s.image_size" : "data.image_size";
-    long long size = own ? c->data_s.image_size : c->data.image_size;
+    char own_size[64];
+    snprintf(own_size, sizeof own_size, "%s.image_size", section);
+    bool of_student = t == &c->model_s && c->data_s.image_size;
+    const char *size_key = t->image_size ? own_size : of_student ? "data_s.image_size" : "data.image_size";
+    long long size = t->image_size ? t->image_size : of_student ? c->data_s.image_size : c->data.image_size;
     REFUSE(w, t->patch && size && size % t->patch && !config_usual(is)->crops, size_key,
            "choose a multiple of the patch", "%s %lld is not a multiple of %s %lld", size_key, size, key,
            (long long)t->patch);

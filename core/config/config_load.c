@@ -129,9 +129,10 @@ static void suggest(char *hint, size_t size, const char *section, const char *le
         snprintf(hint, size, _("did you mean %s.%s?"), section, near);
         return;
     }
-    const char *all[256];
-    for (int i = 0; i < config_key_count && i < 256; i++) all[i] = leaf_of(config_keys[i].name);
-    near = value_nearest(leaf, all, config_key_count < 256 ? config_key_count : 256);
+    const char **all = xcalloc((size_t)config_key_count, sizeof *all);
+    for (int i = 0; i < config_key_count; i++) all[i] = leaf_of(config_keys[i].name);
+    near = value_nearest(leaf, all, config_key_count);
+    free(all);
     for (int i = 0; near && i < config_key_count; i++)
         if (leaf_of(config_keys[i].name) == near) {
             snprintf(hint, size, _("did you mean %s?"), config_keys[i].name);

@@ -175,6 +175,10 @@ for form in "--format hf" "--format timm" "--merge $names/clip-vision"; do
     grep -q 'distill_head\.\*' log || fail "$form: the head that is left out is not named"
     rm -rf out
 done
+train deep model.weight_s="$names/clip-vision" loss.head=mlp
+quietly "$MEOPT" export deep --format hf -o out
+grep -q 'distill_head\.\*' log || fail "the head of two layers that is left out is not named"
+rm -rf out
 
 # heads of pooling by attention, which open_clip's configuration gave the run, are in its files
 mkdir coca-from
