@@ -25,7 +25,7 @@ for command in get set unset list check diff new edit; do
     done
 done
 
-for name in eva_clip open_clip dinov2 quickstart; do
+for name in eva_clip open_clip dinov2 quickstart dinov3_vits_from_vitl eupe_student radio_like; do
     expect 0 "$MEOPT" config new $name
     sed 's|\.\./||' "$MEOPT_SOURCE/configs/$name.yaml" | cmp $name.yaml - || fail "template $name"
     expect 0 "$MEOPT" config check $name.yaml

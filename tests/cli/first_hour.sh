@@ -26,6 +26,8 @@ expect 7 "$MEOPT" train deep/er/d.yaml
 says ' meopt fetch model-weight$'
 expect 0 "$MEOPT" config new dinov2 ../outside.yaml
 grep -q "^  root: ['\"]*$dir/a place/COCO2014" ../outside.yaml || fail "paths of a file elsewhere"
+expect 0 "$MEOPT" config new radio_like deep/radio.yaml
+[ "$(grep -c "^  \(- \)\{0,1\}weight: \.\./[a-z]" deep/radio.yaml)" = 3 ] || fail "paths of a list: $(grep weight: deep/radio.yaml)"
 expect 0 "$MEOPT" config new open_clip -
 grep -q '^  root: COCO2014 ' out || fail "paths on standard output"
 

@@ -238,16 +238,27 @@ static void the_resolved_file_loads_to_the_same_config(void **state)
     config_free(&config);
 }
 
+static void teachers_have_families_and_sizes_of_their_own(void **state)
+{
+    assert_int_equal(load("model_t:\n  - {arch: dinov3_vitl16, image_size: 256}\n"
+                          "  - {arch: openclip_vit_l14, patch: 14, image_size: 224}\n"
+                          "model_s: {arch: dinov3_vits16}\ndata: {image_size: 256}\n"),
+                     0);
+    assert_int_equal(config.model.family, FAMILY_DINOV3);
+    config_free(&config);
+}
+
 static void shipped_files_load(void **state)
 {
-    static const char *const names[] = {"eva_clip",   "open_clip",           "dinov2",
-                                        "quickstart", "quickstart_openclip", "quickstart_dinov2"};
+    static const char *const names[] = {"eva_clip", "open_clip", "dinov2", "dinov3_vits_from_vitl",
+                                        "eupe_student", "radio_like", "quickstart", "quickstart_openclip",
+                                        "quickstart_dinov2"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char path[512];
         snprintf(path, sizeof path, "%s/configs/%s.yaml", MEOPT_SOURCE_DIR, names[i]);
         assert_int_equal(config_load(&config, path, NULL, 0, &err), 0);
         assert_string_equal(config.stem, names[i]);
-        assert_int_equal(config.train.batch_size, i < 3 ? 32 : 16);
+        assert_int_equal(config.train.batch_size, i < 6 ? 32 : 16);
         config_free(&config);
     }
 }
@@ -319,6 +330,7 @@ int main(void)
         cmocka_unit_test(anchors_merges_and_extension_keys),
         cmocka_unit_test(hostile_text_is_refused_at_once),
         cmocka_unit_test(the_resolved_file_loads_to_the_same_config),
+        cmocka_unit_test(teachers_have_families_and_sizes_of_their_own),
         cmocka_unit_test(shipped_files_load),
         cmocka_unit_test(the_warm_up_scales_with_the_run),
         cmocka_unit_test(adapters_have_a_learning_rate_of_their_own),
