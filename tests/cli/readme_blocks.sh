@@ -1,5 +1,5 @@
 #!/bin/sh
-# The blocks of README on classification, language models, LoRA, BERT and export, each line as README has it, to the last one, in one
+# The blocks of README on classification, several teachers, language models, LoRA, BERT and export, each line as README has it, to the last one, in one
 # directory. The models are those that README names, tiny, by the real classes (tests/make/readme_models.py), as directories and in the cache
 # of a hub. After `config new`, sizes and numbers of steps are lowered. Figures of README that `plan` computes; the configurations that it names.
 set -u
@@ -38,6 +38,10 @@ smaller() { # COMMAND: what it has just written, in a size for a test
     # shellcheck disable=SC2086
     case $1 in
     'meopt config new digits '*) set -- "$1" train.epochs=1 ;;
+    'meopt config new radio_like '*)
+        sed -i 's/^  - weight: .*/  - depth: 1\n    init: random/; s/image_size: 256/image_size: 32/; s/image_size: 384/image_size: 48/' "${1##* }"
+        set -- "$1" data.root=sample/digits/train model_s.init=random model_s.depth=1 train.steps=2 train.batch_size=4 device.type=cpu
+        ;;
     'meopt config new bytes '*) set -- "$1" train.steps=8 train.eval_steps=4 train.batch_size=4 model.depth=1 ;;
     'meopt config new qwen3 '*) set -- "$1" model.context=64 train.batch_size=4 train.epochs=1 device.type=cpu ;;
     'meopt config new chat_lora '*) set -- "$1" model.context=64 train.batch_size=4 train.epochs=1 device.type=cpu ;;
@@ -61,6 +65,8 @@ run() { # PLACE FROM TO LEAST: every line ends with 0
 }
 run classification '^## Classification' '^## Language models' 5
 [ -s classes.csv ] && [ -e runs/digits/student.safetensors ] || [ -n "$(find runs/digits -maxdepth 1 -name '*.safetensors')" ] || fail "digits: no export"
+run teachers '^## Several teachers' '^## Classification' 4
+[ -s runs/radio/student.safetensors ] || fail "radio: no export"
 run language '^## Language models' '^From conversations' 8
 [ -s web.bin ] && [ -s web.idx ] || fail "web.jsonl: no token files"
 run chat '^From conversations' '^BERT as a classifier' 7
@@ -94,12 +100,13 @@ done || exit 1
 grep -o '`*configs/[a-z0-9_]*\.yaml' "$MEOPT_SOURCE/README.md" | tr -d '`' | sort -u | while read -r file; do
     [ -f "$MEOPT_SOURCE/$file" ] || fail "README names $file"
 done || exit 1
-planned() { # CONFIG PATTERN: the GiB in the match of the pattern in README are those of plan
+planned() { # CONFIG PATTERN [KEY=VALUE]: the GiB in the match of the pattern in README are those of plan
     said=$(tr '\n' ' ' <"$MEOPT_SOURCE/README.md" | grep -o "$2" | head -n 1 | grep -o '[0-9.]* GiB' | grep -o '[0-9.]*')
-    meopt plan "$MEOPT_SOURCE/configs/$1.yaml" --json >plan.json 2>err || fail "plan $1"
+    meopt plan "$MEOPT_SOURCE/configs/$1.yaml" ${3:+"$3"} --json >plan.json 2>err || fail "plan $1"
     python3 -c 'import json, sys; gib = json.load(open("plan.json"))["peak_bytes"] / 2**30; print(gib); sys.exit(abs(gib - float(sys.argv[1])) > 0.051)' \
         "${said:-0}" >out || fail "$1: plan has $(cat out) GiB, README ${said:-none}"
 }
+planned radio_like 'into ViT-B/16, needs [0-9.]* GiB' device.type=cuda
 planned bert_base 'bert_base.yaml) *needs [0-9.]* GiB'
 planned distilbert_classify 'distilbert_classify.yaml), a classifier, needs [0-9.]* GiB'
 planned bigbird_classify 'bigbird_classify.yaml), with block-sparse attention, needs [0-9.]* GiB'
