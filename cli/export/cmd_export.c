@@ -20,6 +20,7 @@
 #include "core/run/checkpoint.h"
 #include "core/experiment/class_order.h"
 #include "core/experiment/experiment.h"
+#include "core/experiment/preprocess.h"
 #include "core/step/trainer.h"
 
 #include <jansson.h>
@@ -136,7 +137,7 @@ static void report_positions(const struct task *t)
 {
     if (model_shape_language(&t->model_shape)) return;
     long long stored = (long long)(t->model_shape.pos_grid * t->model_shape.patch),
-              seen = (long long)t->config.data.image_size;
+              seen = (long long)train_image_size(&t->config, true);
     bool timm = t->format == FORMAT_TIMM || t->model_shape.registers; /* transformers does the same there */
     enum pos_resize trained = model_shape_pos_resize(&t->model_shape),
                     library = timm ? POS_RESIZE_TIMM : POS_RESIZE_HF;

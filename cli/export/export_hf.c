@@ -201,14 +201,14 @@ int export_hf_write(const char *directory, const struct model_shape *g, const js
                 : g->family == FAMILY_DINOV3 ? dinov3(g, theta)
                 : g->family == FAMILY_SIGLIP ? siglip(g)
                                              : clip(g);
-    bool whole = g->pos_grid == config->data.image_size / g->patch;
+    json_int_t seen = (json_int_t)train_image_size(config, true);
+    bool whole = g->pos_grid == seen / g->patch;
     if (o) {
         static const enum fact sizes[] = {FACT_WIDTH, FACT_DEPTH, FACT_HEADS, FACT_COUNT};
         export_set_sizes(o, g, sizes);
         json_object_set_new(o, "num_channels", json_integer(3));
         json_object_set_new(o, "image_size",
-                            json_integer((json_int_t)(positions && !whole ? g->pos_grid * g->patch
-                                                                          : config->data.image_size)));
+                            json_integer(positions && !whole ? g->pos_grid * g->patch : seen));
         json_object_set_new(o, "patch_size", json_integer((json_int_t)g->patch));
         json_object_set_new(o, "torch_dtype", json_string(bf16 ? "bfloat16" : "float32"));
     }

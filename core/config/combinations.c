@@ -85,6 +85,8 @@ static const struct {
                      {"model_s.norm_eps", D | C | T | L | M},
                      {"model_s.norm", D | C | T | M},
                      {"model_s.patch", D | C},
+                     {"model_s.registers", D | C},
+                     {"model_s.layerscale", D | C},
                      {"model_s.pos_", D | C},
                      {"model_s.pool", D | C},
                      {"model_s.out", D | C}};

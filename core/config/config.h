@@ -69,11 +69,12 @@ struct config_images {
 struct config_tower {
     char *weight;         /* checkpoint */
     enum tower_arch arch; /* custom, or a published model shape */
-    int64_t width, depth, heads, head_dim, hidden, out, patch, pos_grid;
+    int64_t width, depth, heads, head_dim, hidden, out, patch, pos_grid, registers;
     enum tower_ffn ffn;
     enum tower_activation activation; /* of an mlp */
     enum pool pool;
     enum norms norm;
+    enum layerscale layerscale;
     double norm_eps; /* of all norms; 0: from the checkpoint or the family */
     enum pos_resize pos_resize;
     enum tower_dtype dtype; /* of values and frozen weights; auto is resolved */

@@ -78,6 +78,10 @@ CHOICE_LISTS(CHOICE_SIZE) MODEL_CHOICE_LISTS(CHOICE_SIZE) MEOPT_CHOICE_LISTS(CHO
                "that file, else "                                                                            \
                "post for an eva tower 1792 wide (EVA02-CLIP-E), else pre",                                   \
                field.norm),                                                                                  \
+        CHOICE(section ".layerscale", layerscale, "auto", MODEL_SHAPE,                                       \
+               "LayerScale of the branches of a block, of images; auto: from arch or checkpoint, else with " \
+               "it for dinov2 and dinov3",                                                                   \
+               field.layerscale),                                                                            \
         REAL(section ".norm_eps", NULL, 0, 0.1, "0", MODEL_SHAPE,                                            \
              "epsilon of the norms, 1e-12 for a ViT of transformers; 0: from the files next to the "         \
              "checkpoint, else the family's",                                                                \
@@ -86,6 +90,10 @@ CHOICE_LISTS(CHOICE_SIZE) MODEL_CHOICE_LISTS(CHOICE_SIZE) MEOPT_CHOICE_LISTS(CHO
             "side of a patch; 0: from arch or checkpoint", field.patch),                                     \
         INT(section ".pos_grid", "patches", 0, 1024, "0", MODEL_SHAPE,                                       \
             "side of the stored position embedding; 0: from arch or checkpoint", field.pos_grid),            \
+        INT(section ".registers", "tokens", 0, 256, "0", MODEL_SHAPE,                                        \
+            "register tokens between class token and patches (dinov2, dinov3); 0: from arch or checkpoint, " \
+            "else none",                                                                                     \
+            field.registers),                                                                                \
         CHOICE(section ".pos_resize", pos_resize, "auto", MODEL_SHAPE,                                       \
                "library whose interpolation resizes the positions if image / patch is not pos_grid; auto: "  \
                "the library that wrote the checkpoint",                                                      \
@@ -592,7 +600,7 @@ static const char *const model_aliases[][2] = {
     MODEL_KEY("dtype"),    MODEL_KEY("init"),       MODEL_KEY("place"),      MODEL_KEY("classes"),
     MODEL_KEY("freeze"),   MODEL_KEY("drop_path"),  MODEL_KEY("vocabulary"), MODEL_KEY("context"),
     MODEL_KEY("kv_heads"), MODEL_KEY("tied"),       MODEL_KEY("window"),     MODEL_KEY("rope_theta"),
-    MODEL_KEY("slices"),
+    MODEL_KEY("slices"),   MODEL_KEY("registers"),  MODEL_KEY("layerscale"),
 };
 
 static const struct {

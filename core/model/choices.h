@@ -34,9 +34,13 @@
     X(POOL_AVG_FIRST, "avg_first") X(POOL_AVG_ALL, "avg_all") X(POOL_AVG_RAW, "avg_raw") \
     X(POOL_CLS_DIST, "cls_dist") X(POOL_CLS_AVG, "cls+avg")
 
+/* A learned scale of each channel of a branch's output (CaiT). */
+#define CHOICES_LAYERSCALE(X) X(LAYERSCALE_USUAL, "auto") X(LAYERSCALE_WITHOUT, "without") \
+    X(LAYERSCALE_WITH, "with")
+
 /* L(tag of the enum, its list) */
 #define MODEL_CHOICE_LISTS(L) L(family, CHOICES_FAMILY) L(pos_resize, CHOICES_POS_RESIZE) \
-    L(norms, CHOICES_NORMS) L(pool, CHOICES_POOL)
+    L(norms, CHOICES_NORMS) L(pool, CHOICES_POOL) L(layerscale, CHOICES_LAYERSCALE)
 
 #define CHOICE_NUMBER(number, spelling) number,
 #define CHOICE_ENUM(tag, LIST) enum tag { LIST(CHOICE_NUMBER) }; extern const char *const tag##_names[];

@@ -25,6 +25,7 @@ struct model_shape;
     F(IMAGE,      image,      INT,    image,      4096,    NULL, NULL, {NULL}) \
     F(PATCH,      patch,      INT,    patch,      256,     NULL, "patch_size", {NULL}) \
     F(POS_GRID,   pos_grid,   INT,    pos_grid,   1024,    NULL, NULL, {NULL}) \
+    F(REGISTERS,  registers,  INT,    registers,  256,     NULL, "num_register_tokens", {NULL}) \
     F(VOCABULARY, vocabulary, INT,    vocabulary, 1 << 24, NULL, "vocab_size", {NULL}) \
     F(EMBEDDING,  embedding,  INT,    embedding,  65536,   NULL, "embedding_size", {NULL}) \
     F(TYPES,      types,      INT,    types,      65536,   NULL, "type_vocab_size", {NULL}) \
@@ -47,6 +48,7 @@ struct model_shape;
     F(POOL,       pool,       CHOICE, pool,       0,       pool_names, NULL, {NULL}) \
     F(POOL_HEADS, pool_heads, INT,    pool_heads, 1024,    NULL, NULL, {NULL}) \
     F(NORM,       norm,       CHOICE, norms,      0,       norms_names, NULL, {NULL}) \
+    F(LAYERSCALE, layerscale, CHOICE, layerscale, 0,       layerscale_names, NULL, {NULL}) \
     F(NORM_EPS,   norm_eps,   FLOAT,  norm_eps,   1,       NULL, NULL, {NULL}) \
     F(POS_RESIZE, pos_resize, CHOICE, pos_resize, 0,       pos_resize_names, NULL, {NULL}) \
     F(ROPE_THETA, rope_theta, DOUBLE, rope.theta, 0,       NULL, NULL, {NULL})

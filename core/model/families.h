@@ -33,7 +33,8 @@
 
 /* P(c, name, family, image, patch, pos_grid, width, depth, heads, hidden, out, ffn, registers, words...):
  * fields of struct model_shape (shape.h), with the sizes of the tower's own class, out 0: the width;
- * TOWER_ARCH_<name> of the experiment. ffn and words are core/model/presets.c's. */
+ * TOWER_ARCH_<name> of the experiment. ffn and words are core/model/presets.c's. EUPE's towers are DINOv3's
+ * class: eupe/hub/backbones.py of facebookresearch/EUPE. */
 #define PRESETS(P, c) \
 P(c, eva01_g14,                     EVA,      224, 14, 16, 1408, 40, 16,  6144, 1024, GELU, 0) \
 P(c, eva01_g14_plus,                EVA,      224, 14, 16, 1408, 40, 16,  6144, 1024, GELU, 0) \
@@ -112,8 +113,12 @@ P(c, dinov3_vits16,                 DINOV3,   224, 16, 14,  384, 12,  6,  1536, 
 P(c, dinov3_vits16plus,             DINOV3,   224, 16, 14,  384, 12,  6,  1536,  384, SWIGLU, 4) \
 P(c, dinov3_vitb16,                 DINOV3,   224, 16, 14,  768, 12, 12,  3072,  768, GELU, 4) \
 P(c, dinov3_vitl16,                 DINOV3,   224, 16, 14, 1024, 24, 16,  4096, 1024, GELU, 4) \
+P(c, dinov3_vitl16plus,             DINOV3,   224, 16, 14, 1024, 24, 16,  4096, 1024, SWIGLU, 4) \
 P(c, dinov3_vith16plus,             DINOV3,   224, 16, 14, 1280, 32, 20,  5120, 1280, SWIGLU, 4) \
 P(c, dinov3_vit7b16,                DINOV3,   224, 16, 14, 4096, 40, 32,  8192, 4096, SWIGLU, 4, BARE) \
+P(c, eupe_vitt16,                   DINOV3,   224, 16, 14,  192, 12,  3,   768,  192, GELU, 4) \
+P(c, eupe_vits16,                   DINOV3,   224, 16, 14,  384, 12,  6,  1536,  384, GELU, 4) \
+P(c, eupe_vitb16,                   DINOV3,   224, 16, 14,  768, 12, 12,  3072,  768, GELU, 4) \
 P(c, siglip_b32_256,                SIGLIP,   256, 32,  8,  768, 12, 12,  3072,  768, TANH, 0) \
 P(c, siglip_b16,                    SIGLIP,   224, 16, 14,  768, 12, 12,  3072,  768, TANH, 0) \
 P(c, siglip_b16_256,                SIGLIP,   256, 16, 16,  768, 12, 12,  3072,  768, TANH, 0) \

@@ -56,6 +56,7 @@ static const struct family_row rows[FAMILY_COUNT] = {
          .varies = PART_ATTN_NORM | PART_FFN_NORM,
          .rope = ROPE_EVA,
          .rope_gated = true,
+         .branches = INITIAL_BLOCK,
          .norm_eps = 1e-6f},
     [FAMILY_OPENCLIP] = {.prefix = "visual.",
                          .block_prefix = "transformer.resblocks.",
@@ -100,6 +101,7 @@ static const struct family_row rows[FAMILY_COUNT] = {
                          .out_transposed = true,
                          .out_optional = true,
                          .variants = true,
+                         .tokens = INITIAL_TINY,
                          .pos_resize = POS_RESIZE_TIMM},
     [FAMILY_DINOV2] =
         {.prefix = "",
@@ -119,6 +121,7 @@ static const struct family_row rows[FAMILY_COUNT] = {
          .varies = PART_QKV_BIAS,
          .norm_eps = 1e-6f,
          .layerscale = true,
+         .tokens = INITIAL_TINY,
          .pos_resize = POS_RESIZE_DINOV2,
          .pos_matrix = true,
          .pos_grid = 37,
@@ -131,7 +134,8 @@ static const struct family_row rows[FAMILY_COUNT] = {
                      [ROLE_PATCH_B] = "patch_embed.proj.bias", [ROLE_Q_B] = "attn.q_bias",
                      [ROLE_V_B] = "attn.v_bias", [ROLE_LS1] = "ls1.gamma", [ROLE_LS2] = "ls2.gamma"},
             .swiglu = {"mlp.w12.weight", "mlp.w12.bias", "mlp.w3.weight", "mlp.w3.bias"},
-            .ignored = {"head.", "local_cls_norm."}, /* after the output; for training's small crops */
+            .ignored = {"head.", "local_cls_norm.", /* after the output; for small crops in training */
+                        "projectors."},             /* EUPE: to its teachers in training */
             .parts = PART_QKV_BIAS,
             .varies = PART_QKV_BIAS,
             .norm_eps = 1e-5f,

@@ -167,6 +167,8 @@ struct family_row {
     bool crops;              /* pixels beyond the last whole patch are ignored; in other families refused */
     bool variants;           /* published towers differ in activation and pooling, which no tensor shows */
     bool layerscale;         /* by default */
+    enum initial tokens;     /* initial values of the class token and registers: INITIAL_NORMAL or _TINY */
+    enum initial branches;   /* of the outputs of residual branches, of images: INITIAL_NORMAL or _BLOCK */
     enum pos_resize pos_resize; /* as in its own library */
     bool pos_matrix;            /* positions always pass through the resize matrix, also at their own size */
     int64_t pos_grid;           /* default; 0: the image's grid */

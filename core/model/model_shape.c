@@ -143,6 +143,9 @@ int model_shape_check(struct model_shape *g, int64_t head_dim, struct error *err
     if (g->norms == POST_NORM && (g->layerscale == LAYERSCALE_WITH || (!g->layerscale && row->layerscale)))
         return error_set(err, EXIT_CONFIG, "set norm to pre if the tower is pre-norm",
                          "post-norm together with LayerScale is not supported");
+    if (g->layerscale == LAYERSCALE_WITH && !family_has(row, ROLE_LS1))
+        return error_set(err, EXIT_CONFIG, "leave layerscale out",
+                         "LayerScale is not supported for %s towers", family_name(g->family));
     if (!family_key(row, ROLE_FC1_W, g->ffn))
         return error_set(err, EXIT_CONFIG, NULL, "SwiGLU is not supported for %s towers",
                          family_name(g->family));

@@ -302,11 +302,8 @@ static int settle_kind(struct model_shape *g, const struct key_map *key_map, con
     const struct weights_tensor *registers = at >= 0 ? weights_tensor(weights, at) : NULL;
     int64_t count = registers && registers->ndim == 3 ? registers->shape[1] : 0;
     g->classless = key_map->classless;
-    if (g->registers && count != g->registers)
-        return error_set(err, EXIT_CONFIG, "check the weight path and arch",
-                         "the checkpoint has %lld registers, the arch has %lld", (long long)count,
-                         (long long)g->registers);
-    g->registers = count;
+    int code = g->registers || count ? settle_size(g, FACT_REGISTERS, count, "register tokens", err) : 0;
+    if (code) return code;
     at = names_tensor(key_map, weights, ROLE_POOL_QUERY, 0, ffn);
     const struct weights_tensor *queries = at >= 0 ? weights_tensor(weights, at) : NULL;
     g->pool_queries = queries && queries->ndim == 2 ? queries->shape[0] : 0;
@@ -316,8 +313,13 @@ static int settle_kind(struct model_shape *g, const struct key_map *key_map, con
     settle_classifier(g, key_map, weights);
     if (!g->pool) g->pool = names_pool(key_map);
     if (!(g->norm_eps > 0)) g->norm_eps = names_norm_eps(key_map);
-    bool scaled = names_tensor(key_map, weights, ROLE_LS1, 0, ffn) >= 0;
-    g->layerscale = scaled ? LAYERSCALE_WITH : LAYERSCALE_WITHOUT;
+    enum layerscale scaled =
+        names_tensor(key_map, weights, ROLE_LS1, 0, ffn) >= 0 ? LAYERSCALE_WITH : LAYERSCALE_WITHOUT;
+    if (g->facts.from[FACT_LAYERSCALE] == SOURCE_KEY && g->layerscale != scaled)
+        return error_set(err, EXIT_CONFIG, "remove the key to use the checkpoint's value",
+                         "layerscale is %s in the checkpoint, the configuration has %s",
+                         layerscale_names[scaled], layerscale_names[g->layerscale]);
+    fact_set(g, FACT_LAYERSCALE, scaled, SOURCE_TENSORS);
     static const enum fact named[] = {FACT_ACTIVATION, FACT_POOL, FACT_NORM_EPS, FACT_POS_RESIZE};
     for (size_t i = 0; i < sizeof named / sizeof *named; i++)
         if (!g->facts.from[named[i]] && fact_value(g, named[i]) > 0) g->facts.from[named[i]] = SOURCE_TENSORS;

@@ -21,13 +21,13 @@ static const struct {
     enum initial initial;
 } roles[ROLE_COUNT] = {
     [ROLE_TOKENS] = {"VE", "mx", INITIAL_NORMAL},
-    [ROLE_CLS] = {"11D", "s", INITIAL_NORMAL},
+    [ROLE_CLS] = {"11D", "s", INITIAL_TOKEN},
     [ROLE_POS] = {"1PD", "s", INITIAL_NORMAL},
     [ROLE_TYPES] = {"YE", "sd", INITIAL_NORMAL},
-    [ROLE_REGISTERS] = {"1RD", "s", INITIAL_NORMAL},
-    [ROLE_MASK] = {"1D", "sf", INITIAL_NORMAL},
-    [ROLE_PATCH_W] = {"D3pp", "m", INITIAL_NORMAL},
-    [ROLE_PATCH_B] = {"D", "s", INITIAL_ZERO},
+    [ROLE_REGISTERS] = {"1RD", "s", INITIAL_TOKEN},
+    [ROLE_MASK] = {"1D", "sf", INITIAL_ZERO},
+    [ROLE_PATCH_W] = {"D3pp", "m", INITIAL_PATCH},
+    [ROLE_PATCH_B] = {"D", "s", INITIAL_PATCH},
     [ROLE_PRE_W] = {"E", "s", INITIAL_ONE},
     [ROLE_PRE_B] = {"E", "s", INITIAL_ZERO},
     [ROLE_EMBED_W] = {"DE", "mo", INITIAL_NORMAL},
@@ -44,7 +44,7 @@ static const struct {
     [ROLE_ATTN_NORM_B] = {"D", "s", INITIAL_ZERO},
     [ROLE_PROJ_W] = {"DA", "moy", INITIAL_BRANCH},
     [ROLE_PROJ_B] = {"D", "s", INITIAL_ZERO},
-    [ROLE_LS1] = {"D", "s", INITIAL_ONE},
+    [ROLE_LS1] = {"D", "s", INITIAL_SCALE},
     [ROLE_NORM2_W] = {"D", "s", INITIAL_ONE},
     [ROLE_NORM2_B] = {"D", "s", INITIAL_ZERO},
     [ROLE_FC1_W] = {"GD", "mox", INITIAL_NORMAL},
@@ -53,8 +53,8 @@ static const struct {
     [ROLE_FC2_B] = {"D", "s", INITIAL_ZERO},
     [ROLE_FFN_NORM_W] = {"F", "s", INITIAL_ONE},
     [ROLE_FFN_NORM_B] = {"F", "s", INITIAL_ZERO},
-    [ROLE_LS2] = {"D", "s", INITIAL_ONE},
-    [ROLE_POOL_QUERY] = {"UO", "s", INITIAL_NORMAL},
+    [ROLE_LS2] = {"D", "s", INITIAL_SCALE},
+    [ROLE_POOL_QUERY] = {"UO", "s", INITIAL_QUERY},
     [ROLE_POOL_QKV_W] = {"ID", "mo", INITIAL_NORMAL},
     [ROLE_POOL_Q_W] = {"OO", "mo", INITIAL_NORMAL},
     [ROLE_POOL_K_W] = {"OD", "mo", INITIAL_NORMAL},
@@ -182,6 +182,13 @@ static void cut_parameter(struct parameter *p, int slice, int slices)
     snprintf(p->name + length, sizeof p->name - length, "#%d", slice);
 }
 
+static enum initial initial_of(const struct family_row *row, enum role role)
+{
+    enum initial initial = roles[role].initial;
+    bool branch = initial == INITIAL_BRANCH && !family_language(row);
+    return branch ? row->branches : initial == INITIAL_TOKEN ? row->tokens : initial;
+}
+
 static struct parameter parameter_of(const struct model_shape *g, const struct head_sizes *head,
                                      enum role role, int group, const char *prefix, const char *key)
 {
@@ -189,7 +196,7 @@ static struct parameter parameter_of(const struct model_shape *g, const struct h
     struct parameter p = {.count = 1,
                           .role = (int)role,
                           .group = group,
-                          .initial = roles[role].initial,
+                          .initial = initial_of(family_row(g->family), role),
                           .slice = -1,
                           .slices = 1};
     snprintf(p.name, sizeof p.name, "%s%s", prefix, key);

@@ -24,8 +24,6 @@ int family_ffn(enum family family);           /* default activation of an mlp, 1
 int64_t family_pool_heads(enum family family);
 bool family_has_variants(enum family family); /* of activation and pooling, with the same names and shapes */
 
-enum layerscale { LAYERSCALE_USUAL, LAYERSCALE_WITHOUT, LAYERSCALE_WITH };
-
 /* Optional parameters of a family's towers. */
 enum {
     PARTS_KNOWN = 1,
@@ -164,13 +162,21 @@ double model_shape_attention_flops(const struct model_shape *model_shape); /* of
 /* FLOPs of recomputing `blocks` blocks, each up to the feed-forward's activation. */
 double model_shape_recompute_flops(const struct model_shape *model_shape, int64_t blocks);
 
-/* Initial value of a parameter (tower_init_random). */
+/* Initial value of a parameter (tower_init_random). Towers of images begin as in timm: VisionTransformer with
+ * init_weights_vit_timm, Eva for the family eva, and DINOv3's own class. Their trunc_normal_ has the bounds
+ * -2 and 2, 100 standard deviations, which no value reaches; trunc_normal_tf_ has 2 standard deviations. */
 enum initial {
     INITIAL_NORMAL, /* standard deviation 0.02 */
-    INITIAL_BRANCH, /* the output of a residual branch: 0.02 / sqrt(2*depth) */
+    INITIAL_BRANCH, /* the output of a residual branch: 0.02 / sqrt(2*depth); of images, as in the family */
+    INITIAL_BLOCK,  /* the same, in block l from 0: 0.02 / sqrt(2*(l + 1)), Eva's fix_init_weight */
+    INITIAL_TOKEN,  /* of the class token and registers: as in the family */
+    INITIAL_TINY,   /* standard deviation 1e-6 */
+    INITIAL_QUERY,  /* of a pooling: 1 / sqrt(columns), redrawn above 2 (AttentionPoolLatent) */
     INITIAL_ZERO,
     INITIAL_ONE,
-    INITIAL_UNIFORM /* within 1 / sqrt(columns): kaiming_uniform_ with a = sqrt(5) */
+    INITIAL_SCALE,   /* LayerScale: 1e-5 */
+    INITIAL_UNIFORM, /* within 1 / sqrt(columns): kaiming_uniform_ with a = sqrt(5) */
+    INITIAL_PATCH    /* Conv2d's default, matrix and bias: uniform within 1 / sqrt(3 * patch^2) */
 };
 
 /* One tensor of a tower. */

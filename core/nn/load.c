@@ -312,11 +312,36 @@ static float normal(uint64_t seed, uint64_t tensor, uint64_t index)
     return (float)((double)(2 * sum - 12 * 65535) / (2.0 * 65536.0));
 }
 
+/* The same within 2 standard deviations: others are drawn again. */
+static float truncated_normal(uint64_t seed, uint64_t tensor, uint64_t index)
+{
+    float x = normal(seed, tensor, index);
+    for (uint64_t again = 1; fabsf(x) > 2; again++) x = normal(seed, tensor, index + (again << 32));
+    return x;
+}
+
 /* Uniform in (-1, 1). */
 static float uniform(uint64_t seed, uint64_t tensor, uint64_t index)
 {
     int64_t bits = (int64_t)(mix(mix(seed ^ mix(tensor)) ^ mix(index)) >> 40);
     return (float)(2 * bits + 1 - (1 << 24)) / (float)(1 << 24);
+}
+
+/* Returns the standard deviation or bound of random values, or the value of constant ones. */
+static float spread_of(const struct model_shape *g, const struct parameter *p)
+{
+    switch (p->initial) {
+    case INITIAL_BRANCH: return 0.02f / (float)sqrt(2.0 * (double)g->depth);
+    case INITIAL_BLOCK: return 0.02f / (float)sqrt(2.0 * p->group);
+    case INITIAL_TINY: return 1e-6f;
+    case INITIAL_QUERY: return 1 / sqrtf((float)p->shape[p->ndim - 1]);
+    case INITIAL_ZERO: return 0;
+    case INITIAL_ONE: return 1;
+    case INITIAL_SCALE: return 1e-5f;
+    case INITIAL_UNIFORM: return 1 / sqrtf((float)p->shape[1]);
+    case INITIAL_PATCH: return 1 / sqrtf((float)(3 * g->patch * g->patch));
+    default: return 0.02f;
+    }
 }
 
 enum { ADAPTERS = 1 << 24 }; /* above the number of any tensor */
@@ -327,7 +352,6 @@ int tower_init_random(struct tower *t, uint64_t seed, bool head_only, parameter_
     int64_t largest;
     float *values = staging(t, &largest);
     if (!values) return out_of_host_memory(largest, err);
-    float branch = 0.02f / (float)sqrt(2.0 * (double)t->model_shape.depth);
     int code = 0, others = 0; /* adapters and further slices so far: without them, values are the same */
     for (int i = 0; i < t->parameter_count && !code; i++) {
         struct parameter whole = parameter_whole(&t->model_shape, &t->parameters[i]), *p = &whole;
@@ -335,14 +359,14 @@ int tower_init_random(struct tower *t, uint64_t seed, bool head_only, parameter_
         others += p->adapter || t->parameters[i].slice > 0;
         if (t->parameters[i].slice > 0) continue;
         if (head_only && !p->may_be_new && !p->adapter) continue;
-        bool zero = p->initial == INITIAL_ZERO, one = p->initial == INITIAL_ONE;
-        float scale = p->initial == INITIAL_BRANCH    ? branch
-                      : p->initial == INITIAL_UNIFORM ? 1 / sqrtf((float)p->shape[1])
-                                                      : 0.02f;
-        float (*draw)(uint64_t, uint64_t, uint64_t) = p->initial == INITIAL_UNIFORM ? uniform : normal;
+        bool constant = p->initial >= INITIAL_ZERO && p->initial <= INITIAL_SCALE;
+        float spread = spread_of(&t->model_shape, p);
+        float (*draw)(uint64_t, uint64_t, uint64_t) = p->initial >= INITIAL_UNIFORM ? uniform
+                                                      : p->initial == INITIAL_QUERY ? truncated_normal
+                                                                                    : normal;
 #pragma omp parallel for schedule(static)
         for (int64_t k = 0; k < p->count; k++)
-            values[k] = zero ? 0 : one ? 1 : scale * draw(seed, tensor, (uint64_t)k);
+            values[k] = constant ? spread : spread * draw(seed, tensor, (uint64_t)k);
         code = store_whole(t, i, values, largest, loaded, context, err);
     }
     free(values);

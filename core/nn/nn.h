@@ -205,8 +205,8 @@ static inline bool tower_has_adapters(const struct tower *t) { return t->options
  * its shape and be finite, and there must be no others. */
 int tower_load_adapters(struct tower *tower, const struct weights *weights, parameter_values loaded,
                         void *context, struct error *err);
-/* Seeded random values, the same on every machine: normal 0.02 (outputs of residual branches /
- * sqrt(2*depth)), norms and LayerScale 1, biases and a classifier 0; only what may be new when head_only. */
+/* Seeded random values, the same on every machine, as in timm and in language models (enum initial,
+ * core/model/shape.h); norms 1, biases and a classifier 0; only what may be new when head_only. */
 int tower_init_random(struct tower *tower, uint64_t seed, bool head_only, parameter_values loaded,
                       void *context, struct error *err);
 

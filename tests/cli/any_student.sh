@@ -1,0 +1,92 @@
+#!/bin/sh
+# Students of any width, depth, patch and family from random values and keys alone, distilled from a teacher of another family and size:
+# planned, trained, exported. The exports have the names and shapes of the real classes (tests/data/any_student.json); in the long form
+# timm and transformers load them strictly, and make the embeddings of meopt embed to 1e-5. What a library cannot express is refused.
+set -eu
+. "$MEOPT_SOURCE/tests/lib.sh"
+cd "$work"
+python=${MEOPT_PYTHON:-python3}
+"$python" -c 'import PIL' 2>/dev/null || { echo "skipped: no Python with PIL"; exit 77; }
+export OMP_NUM_THREADS=2 HF_HUB_OFFLINE=1
+cat >c.yaml <<YAML
+model: {weight_t: $MEOPT_SOURCE/tests/data/names/clip-vision}
+model_t: {heads: 2, activation: quick_gelu}
+model_s: {init: random, width: 192, heads: 3, depth: 1, patch: 8}
+data: {root: images, pipeline: clip, image_size: 28, include: "96-*"}
+data_s: {image_size: 32}
+train: {batch_size: 4, precision: fp32}
+optim: {use_meopt: false, lr: 1.0e-2, warmup_steps: 0}
+YAML
+"$python" - <<'PYTHON'
+import os, random
+from PIL import Image
+random.seed(5)
+os.mkdir("images")
+for i in range(4): # as large as they are looked at: no resize between
+    for size in 32, 96: Image.frombytes("RGB", (size, size), random.randbytes(3 * size * size)).save("images/%d-%d.png" % (size, i))
+PYTHON
+student() { # NAME FORMATS KEYS: train it, export it
+    name=$1 formats=$2
+    shift 2
+    "$MEOPT" plan c.yaml "$@" >log 2>&1 || fail "$name is not planned"
+    "$MEOPT" train c.yaml "$@" --steps 2 --run-dir . --name "$name" --no-dashboard >log 2>&1 || fail "$name does not train"
+    for format in $formats; do
+        case $format in timm) out=$name/timm.safetensors ;; hf) out=$name/hf ;; esac
+        "$MEOPT" export "$name" --format $format -o "$out" >log 2>&1 || fail "$name: no export for $format"
+        ! grep 'resizes them differently' log || fail "$name was trained at the size of its positions"
+    done
+    size=32
+    case "$*" in *data_s.image_size=96*) size=96 ;; esac
+    "$MEOPT" embed "$name" --role student "data.include=$size-*" -o "$name/embeddings" >log 2>&1 || fail "$name: no embeddings"
+}
+wide="model_s.width=320 model_s.heads=5"
+student vit192 "timm hf" model_s.family=dinov2 model_s.pos_grid=4
+student vit320-registers "timm hf" model_s.family=dinov2 $wide model_s.pos_grid=12 model_s.registers=4 data_s.image_size=96
+student vit192-swiglu "timm hf" model_s.family=dinov2 model_s.pos_grid=4 model_s.registers=4 model_s.ffn=swiglu model_s.hidden=512 # 192 * 4 * 2 / 3
+student vit320-plain "timm hf" model_s.family=dinov2 $wide model_s.pos_grid=4 model_s.layerscale=without
+student dinov3 "timm hf" model_s.family=dinov3 model_s.registers=4
+student dinov3-bare "timm hf" model_s.family=dinov3
+student dinov3-swiglu "timm hf" model_s.family=dinov3 $wide model_s.registers=2 model_s.ffn=swiglu model_s.hidden=520 data_s.image_size=96
+student eupe "timm hf" model_s.arch=eupe_vitt16 model_s.patch=16
+student eva timm model_s.family=eva model_s.out=64
+student eva-post timm model_s.family=eva model_s.out=64 model_s.norm=post
+student eva02 timm model_s.arch=eva02_tiny14
+student openclip "timm hf" model_s.family=openclip model_s.out=64
+student siglip "timm hf" model_s.family=siglip
+"$python" - "$MEOPT_SOURCE/tests/data/any_student.json" <<'PYTHON'
+import json, struct, sys
+for name, libraries in json.load(open(sys.argv[1])).items():
+    for library, wanted in libraries.items():
+        with open("%s/%s" % (name, {"timm": "timm.safetensors", "hf": "hf/model.safetensors"}[library]), "rb") as f:
+            header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+        bare = lambda k: k.removeprefix("vision_model.") # transformers reads names with and without it
+        found, wanted = {bare(k): v["shape"] for k, v in header.items() if k != "__metadata__"}, {bare(k): v for k, v in wanted.items()}
+        assert found == wanted, (name, library, sorted(set(map(str, found.items())) ^ set(map(str, wanted.items())))[:6])
+PYTHON
+
+refused() { # CODE WORD COMMAND...: by name
+    code=$1 word=$2
+    shift 2
+    exits "$code" "$@" >log 2>&1 || fail "$* does not end with $code"
+    grep -q "$word" log || fail "no word of $word"
+}
+refused 7 eva "$MEOPT" export eva --format hf -o eva/hf
+refused 7 post-norm "$MEOPT" plan c.yaml model_s.family=dinov2 model_s.norm=post
+refused 7 registers "$MEOPT" plan c.yaml model_s.family=eva model_s.out=64 model_s.registers=4
+refused 7 LayerScale "$MEOPT" plan c.yaml model_s.family=siglip model_s.layerscale=with
+refused 7 swiglu "$MEOPT" plan c.yaml model_s.family=openclip model_s.out=64 model_s.ffn=swiglu
+refused 7 model_s.heads "$MEOPT" plan c.yaml model_s.family=dinov2 model_s.heads=5
+refused 7 'multiple of 4' "$MEOPT" plan c.yaml model_s.family=dinov3 model_s.width=198 model_s.heads=3
+refused 7 registers "$MEOPT" plan c.yaml model_s.init=checkpoint model_s.width=0 model_s.heads=2 model_s.depth=0 model_s.patch=0 \
+    "model_s.weight=$MEOPT_SOURCE/tests/data/names/dinov2" model_s.registers=4
+refused 7 layerscale "$MEOPT" plan c.yaml model_s.init=checkpoint model_s.width=0 model_s.heads=2 model_s.depth=0 model_s.patch=0 \
+    "model_s.weight=$MEOPT_SOURCE/tests/data/names/dinov2" model_s.layerscale=without
+# a hidden width that no integer mlp_ratio of Dinov2Config makes; the mean of the patches, which none of transformers' classes returns
+student vit192-odd timm model_s.family=dinov2 model_s.pos_grid=4 model_s.hidden=500
+refused 7 mlp_ratio "$MEOPT" export vit192-odd --format hf -o odd
+student vit192-mean timm model_s.family=dinov2 model_s.pos_grid=4 model_s.pool=avg
+refused 7 'pools so' "$MEOPT" export vit192-mean --format hf -o odd
+[ "${MEOPT_LONG:-}" = 1 ] || exit 0
+set -- torch timm transformers safetensors PIL
+. "$MEOPT_SOURCE/tests/tools/python.sh"
+"$python" "$MEOPT_SOURCE/tests/make/any_student.py" embed .
