@@ -152,7 +152,7 @@ int fit_names(const struct key_map *key_map, const struct weights *weights, stru
     bool named = (meaning >= 0 && meanings[meaning].hint) || family_language(family_row(key_map->family));
     const char *model = named ? NULL : names_unsupported(weights);
     if (model)
-        return error_set(err, EXIT_CONFIG, "supported: EVA-CLIP, OpenCLIP, DINOv2, DINOv3 and SigLIP",
+        return error_set(err, EXIT_CONFIG, "supported: EVA-CLIP, OpenCLIP, DINOv2, DINOv3, SigLIP and PE",
                          "holds %s, which is not supported (tensor %s%s)", model, printable, more);
     return error_set(err, EXIT_CONFIG, hint, "the %s %s has tensor %s%s, which meopt does not read: %s",
                      family_name(key_map->family), family_noun(key_map->family), printable, more,

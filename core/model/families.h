@@ -17,7 +17,8 @@
     X(c, OPENCLIP, "openclip", "|open_clip=openclip", CLIP) \
     X(c, DINOV2,   "dinov2",   "",                    DINOV2, PATCH_TOKENS, GATED) \
     X(c, DINOV3,   "dinov3",   "",                    DINOV2, PATCH_TOKENS, GATED) \
-    X(c, SIGLIP,   "siglip",   "",                    SIGLIP, CROPS)
+    X(c, SIGLIP,   "siglip",   "",                    SIGLIP, CROPS) \
+    X(c, PE,       "pe",       "",                    SIGLIP, PATCH_TOKENS)
 
 /* Language models, which read tokens: decoders, and encoders. XLM-RoBERTa and CamemBERT are RoBERTas. */
 #define LANGUAGE_FAMILIES(X, c) \
@@ -34,7 +35,8 @@
 /* P(c, name, family, image, patch, pos_grid, width, depth, heads, hidden, out, ffn, registers, words...):
  * fields of struct model_shape (shape.h), with the sizes of the tower's own class, out 0: the width;
  * TOWER_ARCH_<name> of the experiment. ffn and words are core/model/presets.c's. EUPE's towers are DINOv3's
- * class: eupe/hub/backbones.py of facebookresearch/EUPE. */
+ * class: eupe/hub/backbones.py of facebookresearch/EUPE; PE's: core/vision_encoder/config.py of
+ * facebookresearch/perception_models. */
 #define PRESETS(P, c) \
 P(c, eva01_g14,                     EVA,      224, 14, 16, 1408, 40, 16,  6144, 1024, GELU, 0) \
 P(c, eva01_g14_plus,                EVA,      224, 14, 16, 1408, 40, 16,  6144, 1024, GELU, 0) \
@@ -133,7 +135,14 @@ P(c, siglip_so400m16_256,           SIGLIP,   256, 16, 16, 1152, 27, 16,  4304, 
 P(c, siglip_so400m16_384,           SIGLIP,   384, 16, 24, 1152, 27, 16,  4304, 1152, TANH, 0) \
 P(c, siglip_so400m16_512,           SIGLIP,   512, 16, 32, 1152, 27, 16,  4304, 1152, TANH, 0) \
 P(c, siglip_gopt16_256,             SIGLIP,   256, 16, 16, 1536, 40, 16,  6144, 1536, TANH, 0) \
-P(c, siglip_gopt16_384,             SIGLIP,   384, 16, 24, 1536, 40, 16,  6144, 1536, TANH, 0)
+P(c, siglip_gopt16_384,             SIGLIP,   384, 16, 24, 1536, 40, 16,  6144, 1536, TANH, 0) \
+P(c, pe_spatial_t16,                PE,       512, 16, 32,  192, 12,  3,   768,  192, GELU, 0) \
+P(c, pe_spatial_s16,                PE,       512, 16, 32,  384, 12,  6,  1536,  384, GELU, 0) \
+P(c, pe_spatial_b16,                PE,       512, 16, 32,  768, 12, 12,  3072,  768, GELU, 0) \
+P(c, pe_spatial_l14,                PE,       448, 14, 32, 1024, 24, 16,  4096, 1024, GELU, 0) \
+P(c, pe_spatial_g14,                PE,       448, 14, 32, 1536, 50, 16,  8960, 1536, GELU, 0, CLASSLESS) \
+P(c, pe_lang_l14,                   PE,       448, 14, 32, 1024, 23, 16,  4096, 1024, GELU, 0, SCALED) \
+P(c, pe_lang_g14,                   PE,       448, 14, 32, 1536, 47, 16,  8960, 1536, GELU, 0, CLASSLESS)
 
 /* L(c, name, family, vocabulary, positions, width, depth, heads, kv_heads, head_dim, hidden, words...):
  * positions is the longest sequence of the published model. */

@@ -35,6 +35,16 @@
     .kind = MODEL_ENCODER, .norms = SUM_NORM, .tied = true, .classless = true,                               \
     .shapes = {[ROLE_POS] = "CE"}, .parts = PART_PRE_NORM | PART_QKV_BIAS, .norm_eps = eps
 
+/* The blocks of open_clip, which PE has adopted, and their input. */
+#define CLIP_KEYS                                                                                            \
+    [ROLE_CLS] = "class_embedding", [ROLE_POS] = "positional_embedding", [ROLE_PATCH_W] = "conv1.weight",    \
+    [ROLE_PRE_W] = "ln_pre.weight", [ROLE_PRE_B] = "ln_pre.bias", [ROLE_NORM1_W] = "ln_1.weight",            \
+    [ROLE_NORM1_B] = "ln_1.bias", [ROLE_QKV_W] = "attn.in_proj_weight", [ROLE_QKV_B] = "attn.in_proj_bias",  \
+    [ROLE_PROJ_W] = "attn.out_proj.weight", [ROLE_PROJ_B] = "attn.out_proj.bias", [ROLE_LS1] = "ls_1.gamma", \
+    [ROLE_LS2] = "ls_2.gamma", [ROLE_NORM2_W] = "ln_2.weight", [ROLE_NORM2_B] = "ln_2.bias",                 \
+    [ROLE_FC1_W] = "mlp.c_fc.weight", [ROLE_FC1_B] = "mlp.c_fc.bias", [ROLE_FC2_W] = "mlp.c_proj.weight",    \
+    [ROLE_FC2_B] = "mlp.c_proj.bias"
+
 static const struct family_row rows[FAMILY_COUNT] = {
     [FAMILY_UNKNOWN] = {.prefix = "", .block_prefix = ""},
     [FAMILY_EVA] =
@@ -60,39 +70,19 @@ static const struct family_row rows[FAMILY_COUNT] = {
          .norm_eps = 1e-6f},
     [FAMILY_OPENCLIP] = {.prefix = "visual.",
                          .block_prefix = "transformer.resblocks.",
-                         .keys = {[ROLE_CLS] = "class_embedding",
-                                  [ROLE_POS] = "positional_embedding",
-                                  [ROLE_PATCH_W] = "conv1.weight",
-                                  [ROLE_PRE_W] = "ln_pre.weight",
-                                  [ROLE_PRE_B] = "ln_pre.bias",
-                                  [ROLE_NORM1_W] = "ln_1.weight",
-                                  [ROLE_NORM1_B] = "ln_1.bias",
-                                  [ROLE_QKV_W] = "attn.in_proj_weight",
-                                  [ROLE_QKV_B] = "attn.in_proj_bias",
-                                  [ROLE_PROJ_W] = "attn.out_proj.weight",
-                                  [ROLE_PROJ_B] = "attn.out_proj.bias",
-                                  [ROLE_LS1] = "ls_1.gamma",
-                                  [ROLE_LS2] = "ls_2.gamma",
-                                  [ROLE_NORM2_W] = "ln_2.weight",
-                                  [ROLE_NORM2_B] = "ln_2.bias",
-                                  [ROLE_FC1_W] = "mlp.c_fc.weight",
-                                  [ROLE_FC1_B] = "mlp.c_fc.bias",
-                                  [ROLE_FC2_W] = "mlp.c_proj.weight",
-                                  [ROLE_FC2_B] = "mlp.c_proj.bias",
-                                  [ROLE_POOL_QUERY] = "attn_pool.query",
-                                  [ROLE_POOL_Q_W] = "attn_pool.attn.q_proj_weight",
-                                  [ROLE_POOL_K_W] = "attn_pool.attn.k_proj_weight",
-                                  [ROLE_POOL_V_W] = "attn_pool.attn.v_proj_weight",
-                                  [ROLE_POOL_QKV_B] = "attn_pool.attn.in_proj_bias",
-                                  [ROLE_POOL_PROJ_W] = "attn_pool.attn.out_proj.weight",
-                                  [ROLE_POOL_PROJ_B] = "attn_pool.attn.out_proj.bias",
-                                  [ROLE_POOL_Q_NORM_W] = "attn_pool.ln_q.weight",
-                                  [ROLE_POOL_Q_NORM_B] = "attn_pool.ln_q.bias",
-                                  [ROLE_POOL_K_NORM_W] = "attn_pool.ln_k.weight",
-                                  [ROLE_POOL_K_NORM_B] = "attn_pool.ln_k.bias",
-                                  [ROLE_NORM_W] = "ln_post.weight",
-                                  [ROLE_NORM_B] = "ln_post.bias",
-                                  [ROLE_OUT_W] = "proj"},
+                         .keys =
+                             {CLIP_KEYS, [ROLE_POOL_QUERY] = "attn_pool.query",
+                              [ROLE_POOL_Q_W] = "attn_pool.attn.q_proj_weight",
+                              [ROLE_POOL_K_W] = "attn_pool.attn.k_proj_weight",
+                              [ROLE_POOL_V_W] = "attn_pool.attn.v_proj_weight",
+                              [ROLE_POOL_QKV_B] = "attn_pool.attn.in_proj_bias",
+                              [ROLE_POOL_PROJ_W] = "attn_pool.attn.out_proj.weight",
+                              [ROLE_POOL_PROJ_B] = "attn_pool.attn.out_proj.bias",
+                              [ROLE_POOL_Q_NORM_W] = "attn_pool.ln_q.weight",
+                              [ROLE_POOL_Q_NORM_B] = "attn_pool.ln_q.bias",
+                              [ROLE_POOL_K_NORM_W] = "attn_pool.ln_k.weight",
+                              [ROLE_POOL_K_NORM_B] = "attn_pool.ln_k.bias", [ROLE_NORM_W] = "ln_post.weight",
+                              [ROLE_NORM_B] = "ln_post.bias", [ROLE_OUT_W] = "proj"},
                          .shapes = {[ROLE_CLS] = "D", [ROLE_POS] = "PD", [ROLE_OUT_W] = "WO"},
                          .parts = PART_PRE_NORM | PART_QKV_BIAS,
                          .varies = PART_PRE_NORM | PART_ATTN_POOL,
@@ -167,6 +157,18 @@ static const struct family_row rows[FAMILY_COUNT] = {
          .heads = {{1152, 72}, {1536, 96}},
          .patch = 16,
          .crops = true},
+    /* PE-Spatial and PE-Lang: OpenCLIP's names, and no norm after the last block. PE-Core has one, and then
+     * attention pooling and a projection. */
+    [FAMILY_PE] = {.prefix = "visual.",
+                   .block_prefix = "transformer.resblocks.",
+                   .keys = {CLIP_KEYS},
+                   .shapes = {[ROLE_CLS] = "D", [ROLE_POS] = "PD"},
+                   .class_varies = true,
+                   .parts = PART_PRE_NORM | PART_QKV_BIAS,
+                   .norm_eps = 1e-5f,
+                   .rope = ROPE_PE,
+                   .heads = {{1536, 96}},
+                   .pos_resize = POS_RESIZE_BILINEAR},
     /* Keys of GPT2LMHeadModel. Matrices are (out, in), as in nanoGPT; transformers' files have them
      * transposed. */
     [FAMILY_GPT2] = {.prefix = "",
@@ -331,7 +333,7 @@ int64_t family_pool_heads(enum family family) { return rows[family].pool_heads; 
 double family_rope_theta(enum family family)
 {
     static const double bases[] = {
-        [ROPE_NONE] = 0, [ROPE_EVA] = 10000, [ROPE_DINOV3] = 100, [ROPE_TOKENS] = 10000};
+        [ROPE_NONE] = 0, [ROPE_EVA] = 10000, [ROPE_PE] = 10000, [ROPE_DINOV3] = 100, [ROPE_TOKENS] = 10000};
     return bases[rows[family].rope];
 }
 

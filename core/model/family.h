@@ -108,7 +108,8 @@ enum { FAMILY_IGNORED = 8, FAMILY_HEADS = 6, FAMILY_OTHER_HEADS = 4, FAMILY_COPI
  * one angle per frequency. */
 enum rope {
     ROPE_NONE,
-    ROPE_EVA,    /* frequencies 10000^-i, position 16 row / side; pairs are neighbours */
+    ROPE_EVA, /* frequencies 10000^-i, position 16 row / side; pairs are neighbours */
+    ROPE_PE,  /* as EVA, the column's pairs first, position (column + 1) pos_grid / side, + 0 without class */
     ROPE_DINOV3, /* frequencies 100^-i, position 2 pi (2 (row + .5) / side - 1); pairs half a head apart */
     ROPE_TOKENS  /* frequencies of model_shape.rope, position of the token; pairs half a head apart */
 };

@@ -137,6 +137,10 @@ int model_shape_check(struct model_shape *g, int64_t head_dim, struct error *err
         return error_set(err, EXIT_CONFIG, "set pool to avg or avg_first, or remove the key",
                          "pool is %s, but the tower has no %s token", model_shape_pool(g),
                          g->classless ? "class" : "distillation");
+    if (!family_has(row, ROLE_NORM_W) && (g->pool == POOL_AVG_FIRST || g->pool == POOL_AVG_ALL))
+        return error_set(err, EXIT_CONFIG, "set pool to cls or avg, or remove the key",
+                         "pool is %s, but %s towers have no norm after the last block", model_shape_pool(g),
+                         family_name(g->family));
     if (g->norms == SUM_NORM || (g->norms == POST_NORM && !row->postnorm_width))
         return error_set(err, EXIT_CONFIG, "leave norm out, or use a checkpoint of another architecture",
                          "post-norm is not supported for %s towers", family_name(g->family));

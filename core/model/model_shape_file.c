@@ -29,8 +29,8 @@ static int settle_size(struct model_shape *g, enum fact fact, int64_t found, con
                      (long long)found, tensor, (long long)is);
 }
 
-static const char supported[] =
-    "supported: towers of EVA-CLIP, OpenCLIP, DINOv2, DINOv3 and SigLIP; GPT-2, the kin of Llama and of BERT";
+static const char supported[] = "supported: towers of EVA-CLIP, OpenCLIP, DINOv2, DINOv3, SigLIP, PE; GPT-2, "
+                                "the kin of Llama and of BERT";
 
 /* Refuses the tensors' names of a type of language model that is supported: quantized, or under a prefix. */
 static int refuse_names(const struct language_config *config, const struct weights *weights,
@@ -69,7 +69,7 @@ static int no_family(const struct weights *weights, struct error *err)
         if (family_language(family_row((enum family)i))) continue;
         snprintf(key, sizeof key, "%s%s", family_prefix((enum family)i),
                  family_row((enum family)i)->keys[ROLE_PATCH_W]);
-        if (family_row((enum family)i)->keys[ROLE_POS] &&
+        if (family_row((enum family)i)->keys[ROLE_POS] && !strstr(keys, key) &&
             !family_row((enum family)i)->classless) /* else DINOv2's */
             snprintf(keys + at, sizeof keys - at, "%s%s", i == 1 ? "" : ", ", key);
     }

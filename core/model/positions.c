@@ -27,16 +27,30 @@ static void bicubic_taps(int64_t d, double scale_factor, int64_t grid, int64_t i
     }
 }
 
+/* The same with two inputs and linear weights; the others have weight 0. */
+static void bilinear_taps(int64_t d, double scale_factor, int64_t grid, int64_t index[4], float weight[4])
+{
+    float source = (float)(1.0 / scale_factor) * ((float)d + 0.5f) - 0.5f;
+    if (source < 0) source = 0;
+    int64_t at = (int64_t)source;
+    float t = source - (float)at;
+    for (int k = 0; k < 4; k++) {
+        index[k] = at + k < grid ? at + k : grid - 1;
+        weight[k] = k == 0 ? 1 - t : k == 1 ? t : 0;
+    }
+}
+
 /* cls: rows of a class token, 1 or 0 */
-static void taps_matrix(float *w, int64_t side, int64_t grid, int64_t cls, double offset)
+static void taps_matrix(float *w, int64_t side, int64_t grid, int64_t cls, double offset,
+                        void (*taps)(int64_t, double, int64_t, int64_t[4], float[4]))
 {
     double scale_factor = ((double)side + offset) / (double)grid;
     for (int64_t r = 0; r < side; r++)
         for (int64_t c = 0; c < side; c++) {
             int64_t ri[4], ci[4];
             float rw[4], cw[4];
-            bicubic_taps(r, scale_factor, grid, ri, rw);
-            bicubic_taps(c, scale_factor, grid, ci, cw);
+            taps(r, scale_factor, grid, ri, rw);
+            taps(c, scale_factor, grid, ci, cw);
             float *row = w + (r * side + c + cls) * (grid * grid + cls) + cls;
             for (int a = 0; a < 4; a++)
                 for (int b = 0; b < 4; b++) row[ri[a] * grid + ci[b]] += rw[a] * cw[b];
@@ -91,8 +105,9 @@ void positions_matrix(const struct model_shape *g, float *w)
     }
     switch (model_shape_pos_resize(g)) {
     case POS_RESIZE_TIMM: antialias_matrix(w, side, grid, cls); break;
-    case POS_RESIZE_HF: taps_matrix(w, side, grid, cls, 0); break;
-    default: taps_matrix(w, side, grid, cls, 0.1); break;
+    case POS_RESIZE_HF: taps_matrix(w, side, grid, cls, 0, bicubic_taps); break;
+    case POS_RESIZE_BILINEAR: taps_matrix(w, side, grid, cls, 0, bilinear_taps); break;
+    default: taps_matrix(w, side, grid, cls, 0.1, bicubic_taps); break;
     }
 }
 
@@ -106,7 +121,12 @@ static float angle(const struct model_shape *g, enum rope kind, int64_t i, int64
         float position = 2 * (float)M_PI * (2 * (((float)at + 0.5f) / (float)side) - 1);
         return position * (1 / (g->rope_count ? g->rope_periods[i] : powf(100, power)));
     }
-    return (float)at / (float)side * 16 * (1 / powf(10000, power));
+    float reference = 16, position = (float)at;
+    if (kind == ROPE_PE) {
+        position += g->classless ? 0 : 1;
+        reference = (float)(model_shape_pos_resize(g) == POS_RESIZE_BILINEAR ? side : g->pos_grid);
+    }
+    return position / (float)side * reference * (1 / powf(10000, power));
 }
 
 /* Returns the frequency of pair k of a head, in float as transformers' modeling_rope_utils.py computes it. */
@@ -160,8 +180,9 @@ void positions_rotation(const struct model_shape *g, float *table)
     }
     int64_t side = g->image / g->patch, pairs = g->width / g->heads / 2, count = pairs / 2;
     for (int64_t n = 0; n < side * side; n++)
-        for (int64_t k = 0; k < pairs; k++) { /* those of the row, then those of the column */
-            float a = angle(g, kind, k % count, count, k < count ? n / side : n % side, side);
+        for (int64_t k = 0; k < pairs; k++) { /* those of the row, then those of the column; PE: reversed */
+            bool row = (k < count) != (kind == ROPE_PE);
+            float a = angle(g, kind, k % count, count, row ? n / side : n % side, side);
             table[n * 2 * pairs + k] = cosf(a);
             table[n * 2 * pairs + pairs + k] = sinf(a);
         }

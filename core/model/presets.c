@@ -20,6 +20,7 @@ MODEL_CHOICE_LISTS(CHOICE_NAMES)
                  .pool_heads = 8
 #define BARE     .parts = PARTS_KNOWN /* no biases of queries and values */
 #define SCALED   .layerscale = LAYERSCALE_WITH
+#define CLASSLESS SCALED, .classless = true
 #define VIT      .layerscale = LAYERSCALE_WITHOUT, .pos_resize = POS_RESIZE_TIMM
 #define PRESET(c, Name, Family, Image, Patch, Pos, Width, Depth, Heads, Hidden, Out, Ffn, Registers, ...) \
     {#Name, {.family = FAMILY_##Family, .image = Image, .patch = Patch, .pos_grid = Pos, .width = Width, \

@@ -1,4 +1,4 @@
-/* What a model is: an image tower (EVA01- and EVA02-CLIP, OpenCLIP, DINOv2, DINOv3, SigLIP) or a language
+/* What a model is: an image tower (EVA01- and EVA02-CLIP, OpenCLIP, DINOv2, DINOv3, SigLIP, PE) or a language
  * model (GPT-2, the kin of Llama and of BERT), as rows of one description: its shape, from a preset, a
  * checkpoint's tensors or its sidecar config, and its parameters with their names.
  *

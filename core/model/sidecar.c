@@ -119,8 +119,9 @@ static void timm_architecture(struct sidecar *b, const char *name)
     if (!known_architecture(name)) return;
     b->says.norms = strstr(name, "eva02_enormous") ? POST_NORM : NORMS_BEFORE;
     set_activation(b, strstr(name, "quickgelu") ? "quick_gelu" : siglip_tanh(name) ? "gelu_tanh" : "gelu");
-    b->rotary = eva || dinov3;
-    b->says.norm_eps = dinov3 || (strstr(name, "_clip_") && !eva) ? 1e-5f : 1e-6f;
+    bool pe = begins(name, "vit_pe_");
+    b->rotary = eva || dinov3 || pe;
+    b->says.norm_eps = dinov3 || pe || (strstr(name, "_clip_") && !eva) ? 1e-5f : 1e-6f;
 }
 
 /* A tower of timm inside a model of open_clip: of any size; its name gives the other properties. */

@@ -11,7 +11,11 @@ static void final_norm_backward(const struct pass *pass, const void *dy, enum dt
     struct tower_memory *m = t->memory;
     int64_t D = t->model_shape.width;
     const struct parameter *w = m->roles[ROLE_NORM_W], *b = m->roles[ROLE_NORM_B];
-    const char *hat = m->norm_hat;
+    const char *hat = m->norm_hat, *from = dy;
+    for (int64_t i = 0; !w && i < rows; i++)
+        t->device->ops->cast(t->device, from + (size_t)(i * D) * dtype_bytes(dy_type), dy_type,
+                             tower_stream(t) + (at + i * stride) * D, DTYPE_F32, D);
+    if (!w) return;
     t->device->ops->layernorm_backward(
         t->device, &(struct layernorm_gradient){.type = dy_type,
                                                 .x_type = m->norm_type,
@@ -88,8 +92,8 @@ static void pool_backward(const struct pass *pass, char *dy)
                                           .weight = f32(w),
                                           .mean = m->norm_mean,
                                           .rstd = m->norm_rstd,
-                                          .dweight = w->grad,
-                                          .dbias = b->grad,
+                                          .dweight = w ? w->grad : NULL,
+                                          .dbias = w ? b->grad : NULL,
                                           .R = B,
                                           .D = D,
                                           .to = dy};

@@ -142,6 +142,10 @@ for name, size, classes, keys in ("eva02_base_patch16_clip_224", 224, 512, ()), 
     more = dict(global_pool="token") if "qkvb" in name else {}
     tower("timm %s, 2 blocks" % name, timm.create_model(name, depth=2, num_classes=classes, **more), plain, size, keys=keys)
 
+for name, size in ("vit_pe_spatial_tiny_patch16_512", 512), ("vit_pe_spatial_large_patch14_448", 448), ("vit_pe_spatial_gigantic_patch14_448", 448), ("vit_pe_lang_large_patch14_448", 448):
+    tower("timm %s, 2 blocks" % name, timm.create_model(name, depth=2, num_classes=0), plain, size, keys=("model_t.pool=avg", "data.pipeline=clip"))
+refused("timm PE-Core", timm.create_model("vit_pe_core_tiny_patch16_384", depth=1), "PE-Core")
+
 # ---- torchvision
 def bare(m, x):
     m.heads = torch.nn.Identity()

@@ -131,7 +131,7 @@ static void positions_for_a_larger_image_are_resized_as_that_library_does(void *
         embeds_as_the_class_does(row, golden, LARGER);
         count++;
     }
-    assert_int_equal(count, 24);
+    assert_int_equal(count, 26);
     weights_close(golden);
     json_decref(index);
 }

@@ -35,7 +35,9 @@ static int ffn_of(const char *name)
 static enum pos_resize resize_of(const char *name)
 {
     if (!name || strcmp(name, "auto") == 0) return POS_RESIZE_USUAL;
-    return strcmp(name, "hf") == 0 ? POS_RESIZE_HF : POS_RESIZE_TIMM;
+    return strcmp(name, "hf") == 0         ? POS_RESIZE_HF
+           : strcmp(name, "bilinear") == 0 ? POS_RESIZE_BILINEAR
+                                           : POS_RESIZE_TIMM;
 }
 
 static enum pool pool_of(const char *name)
@@ -561,6 +563,13 @@ static const struct {
     {"siglip_so400m16_512", 428772800, 0},
     {"siglip_gopt16_256", 1163168256, 0},
     {"siglip_gopt16_384", 1163659776, 0},
+    {"pe_spatial_t16", 5683200, 0},
+    {"pe_spatial_s16", 21983232, 0},
+    {"pe_spatial_b16", 86433792, 0},
+    {"pe_spatial_l14", 303964160, 0},
+    {"pe_spatial_g14", 1851887104, 0},
+    {"pe_lang_l14", 291415040, 0},
+    {"pe_lang_g14", 1740922624, 0},
     {"vit_ti16", 5524608, 0}, /* timm's with num_classes=0, and a mask token */
     {"vit_s16", 21666048, 0},
     {"vit_s32", 22494336, 0},

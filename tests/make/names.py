@@ -366,6 +366,14 @@ add("siglip-headless", hf.SiglipVisionModel(hf.SiglipVisionConfig(vision_use_hea
 naflex = dict(num_patches=16, **{k: v for k, v in siglip_config.items() if k != "image_size"})
 refuse("siglip2-naflex", hf.Siglip2VisionModel(hf.Siglip2VisionConfig(**naflex)), "SigLIP2")
 
+# Perception Encoder: PE-Spatial, with a class token and without, and PE-Core, which is refused.
+PE = dict(attn_type="rope", use_pre_transformer_norm=True, use_rot_pos_emb=True, ref_feat_shape=(4, 4), rope_grid_indexing="xy",
+          dynamic_img_size=True, num_classes=0, norm_layer=partial(timm.layers.LayerNorm, eps=1e-5), **SMALL)
+SPATIAL = dict(use_post_transformer_norm=False, use_fc_norm=False, **PE)
+add("timm-pe", Eva(global_pool="token", rope_grid_offset=1.0, **SPATIAL), embed, embed, family="pe", ffn="gelu", out=16)
+add("timm-pe-classless", Eva(class_token=False, init_values=0.1, **SPATIAL), embed, embed, family="pe", ffn="gelu", out=16, pool="avg")
+refuse("timm-pe-core", Eva(global_pool="map", rope_grid_offset=1.0, attn_pool_num_heads=2, **PE), "PE-Core")
+
 save_file(golden, os.path.join(root, "golden.safetensors"))
 with open(os.path.join(root, "index.json"), "w") as f:
     json.dump(rows, f, indent=1)

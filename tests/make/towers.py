@@ -116,7 +116,7 @@ def make(case, root):
     images = torch.randn(BATCH, 3, g["image"], g["image"], generator=rng)
     target = torch.randn(BATCH, g["out"], generator=rng)
     rows = (g["image"] // g["patch"]) ** 2
-    cls = g["family"].startswith("dino") and "pool" not in g
+    cls = g["family"].startswith(("dino", "pe")) and "pool" not in g
     target_patch = torch.randn(BATCH, rows, g["width"], generator=rng) if cls else None
     exact = run(case, values, images, target, target_patch, torch.float64)
     half = run(case, values, images, target, target_patch, torch.bfloat16)
@@ -416,6 +416,42 @@ def hf_dinov3(name, image=28, gated=False, registers=4, bias=True):
                 lambda m, got: (got.last_hidden_state[:, 0], got.last_hidden_state[:, 1 + registers:]))
 
 
+# ---- Perception Encoder ----------------------------------------------------------------------------------
+
+PE_NAMES = [("norm_pre.", "ln_pre."), ("patch_embed.proj.", "conv1."), ("blocks.", "transformer.resblocks."), (".norm1.", ".ln_1."),
+            (".norm2.", ".ln_2."), (".attn.qkv.", ".attn.in_proj_"), (".attn.proj.", ".attn.out_proj."), (".fc1.", ".c_fc."),
+            (".fc2.", ".c_proj."), (".gamma_1", ".ls_1.gamma"), (".gamma_2", ".ls_2.gamma"), ("cls_token", "class_embedding"),
+            ("pos_embed", "positional_embedding")]
+
+
+def pe(name, image=28, cls=True, timm=False, layerscale=None):
+    """PE-Spatial, of facebookresearch/perception_models (on PYTHONPATH, with einops) or of timm. Positions are 4 x 4."""
+    g = dict(family="pe", ffn="mlp", image=image, patch=7, pos_grid=4, width=32, depth=2, heads=2, hidden=48, out=32,
+             layerscale=layerscale is not None, classless=not cls, pos_resize="timm" if timm else "bilinear")
+    if not cls:
+        g["pool"] = "avg"
+    if timm:
+        from timm.models.eva import Eva
+        inner = Eva(img_size=image, patch_size=7, embed_dim=32, depth=2, num_heads=2, mlp_ratio=1.5, attn_type="rope", num_classes=0,
+                    use_pre_transformer_norm=True, use_post_transformer_norm=False, use_fc_norm=False, use_rot_pos_emb=True,
+                    ref_feat_shape=(4, 4), rope_grid_offset=1.0, rope_grid_indexing="xy", init_values=layerscale, class_token=cls,
+                    norm_layer=lambda d, **k: torch.nn.LayerNorm(d, eps=1e-5, **k))
+        module, resize = Features(inner), resized(image // 7, True)
+        to, shapes = renamed(inner, PE_NAMES, [])
+        shapes["class_embedding"], shapes["positional_embedding"] = (32,), (17, 32)
+
+        def to_module(values):
+            values = {**values, "class_embedding": values["class_embedding"][None, None],
+                      "positional_embedding": resize(values["positional_embedding"])[None]}
+            return {"inner." + k: v for k, v in to(values).items()}
+        return Case(name, g, module, shapes, to_module, lambda m: m.inner.blocks, lambda m, got: (got[:, 0], got[:, 1:]), "visual.")
+    from core.vision_encoder.pe import VisionTransformer
+    module = VisionTransformer(patch_size=7, width=32, layers=2, heads=2, mlp_ratio=1.5, use_ln_post=False, image_size=28, use_cls_token=cls,
+                               output_dim=None, pool_type="none", ls_init_value=layerscale)
+    return Case(name, g, module, shapes_of(module), dict, lambda m: m.transformer.resblocks,
+                lambda m, got: (got[:, 0], got[:, 1:]) if cls else (got.mean(1), None), "visual.")
+
+
 class Archive(torch.nn.Module):
     """A tower's tensors as torch.jit.save lays them down: OpenAI published its CLIP so."""
 
@@ -463,6 +499,10 @@ CASES = {
     "dinov3": hf_dinov3,
     "dinov3-larger": lambda n: hf_dinov3(n, image=42),
     "dinov3-swiglu": lambda n: hf_dinov3(n, gated=True, registers=2, bias=False),
+    "pe": pe,
+    "pe-larger": lambda n: pe(n, image=42, layerscale=0.1),
+    "pe-classless": lambda n: pe(n, image=42, cls=False, layerscale=0.1),
+    "pe-timm": lambda n: pe(n, image=42, timm=True, layerscale=0.1),
 }
 
 

@@ -12,7 +12,8 @@ for class in 0 1 2 3 4 5 6 7 8 9; do
     find "$digits/train/$class" -name '*.png' | sort | head -30 | while read -r image; do cp "$image" "train/$class/"; done
     find "$digits/val/$class" -name '*.png' | sort | head -9 | while read -r image; do cp "$image" "val/$class/"; done
 done
-tower="init: random, width: 32, depth: 2, heads: 2, hidden: 64, patch: 2, pos_grid: 4"
+# without LayerScale, and the mean of the patches: the class tokens of all images begin alike
+tower="init: random, width: 32, depth: 2, heads: 2, hidden: 64, patch: 2, pos_grid: 4, layerscale: without, pool: avg"
 cat >vit.yaml <<END
 model: {family: dinov2}
 model_t: {$tower}

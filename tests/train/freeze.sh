@@ -5,7 +5,7 @@ set -u
 . "$MEOPT_SOURCE/tests/train/classifier.sh"
 arrange 24 images cat dog
 cat >vit.yaml <<'END'
-model: {family: dinov2, init: random, width: 64, depth: 4, heads: 2, hidden: 192, patch: 7, pos_grid: 5}
+model: {family: dinov2, init: random, width: 64, depth: 4, heads: 2, hidden: 192, patch: 7, pos_grid: 5, layerscale: without}
 data: {root: images, image_size: 28, workers: 1}
 train: {objective: classify, batch_size: 12, steps: 4, checkpoint_steps: 2, checkpoint_keep: 3}
 # the gradient of a new classifier is 0: blocks move from the second step on
