@@ -81,6 +81,8 @@ static const struct {
     {"pre_logits", N_("a layer between the tower and its classifier"), NULL},
     {"score.weight", N_("a classifier of sequences (ForSequenceClassification)"), NULL},
     {"decoder", N_("the decoder of a masked autoencoder (MAE)"), encoder},
+    {"patch_normalizer", N_("a norm of the patches"), NULL},
+    {"video_embedder", N_("patches of videos"), NULL},
     {"patch_embed.backbone", N_("a convolutional network before the blocks (hybrid ViT)"), NULL},
     {"attns.", N_("several attentions in parallel (parallel ViT)"), NULL},
     {"in_proj", N_("attention and feed-forward in parallel"), NULL},
@@ -88,6 +90,7 @@ static const struct {
     {"fc1_g", N_("a gated feed-forward (SwiGLU)"), NULL},
     {"cls_token", N_("a second token"), NULL},
     {"norm3", N_("a third norm in a block"), NULL},
+    {"norm.", N_("a norm that no such tower has here"), NULL},
 };
 
 /* Returns the matching row of the table, -1 for none. */
@@ -152,7 +155,8 @@ int fit_names(const struct key_map *key_map, const struct weights *weights, stru
     bool named = (meaning >= 0 && meanings[meaning].hint) || family_language(family_row(key_map->family));
     const char *model = named ? NULL : names_unsupported(weights);
     if (model)
-        return error_set(err, EXIT_CONFIG, "supported: EVA-CLIP, OpenCLIP, DINOv2, DINOv3, SigLIP and PE",
+        return error_set(err, EXIT_CONFIG,
+                         "supported: EVA-CLIP, OpenCLIP, DINOv2, DINOv3, SigLIP, PE and C-RADIO",
                          "holds %s, which is not supported (tensor %s%s)", model, printable, more);
     return error_set(err, EXIT_CONFIG, hint, "the %s %s has tensor %s%s, which meopt does not read: %s",
                      family_name(key_map->family), family_noun(key_map->family), printable, more,

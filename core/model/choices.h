@@ -13,8 +13,8 @@
 /* Bicubic interpolation of the patches' positions, which differs between libraries. USUAL: of the family, and
  * of towers with registers. DINOV2: the hub without registers, source = (d + .5) grid / (side + .1) - .5,
  * A = -.75. HF: transformers' Dinov2Model, EVA, (d + .5) grid / side - .5, A = -.75. TIMM: timm, open_clip,
- * the hub with registers, the same with antialias, A = -.5. BILINEAR: PE's own class, the same source, linear
- * without antialias; its rotary positions are then those of the image's own grid. */
+ * the hub with registers, the same with antialias, A = -.5. BILINEAR: PE's own class and C-RADIO, the same
+ * source, linear without antialias; PE's rotary positions are then those of the image's own grid. */
 #define CHOICES_POS_RESIZE(X) X(POS_RESIZE_USUAL, "auto") X(POS_RESIZE_DINOV2, "dinov2") \
     X(POS_RESIZE_HF, "hf") X(POS_RESIZE_TIMM, "timm") \
     X(POS_RESIZE_BILINEAR, "bilinear")

@@ -18,7 +18,8 @@
     X(c, DINOV2,   "dinov2",   "",                    DINOV2, PATCH_TOKENS, GATED) \
     X(c, DINOV3,   "dinov3",   "",                    DINOV2, PATCH_TOKENS, GATED) \
     X(c, SIGLIP,   "siglip",   "",                    SIGLIP, CROPS) \
-    X(c, PE,       "pe",       "",                    SIGLIP, PATCH_TOKENS)
+    X(c, PE,       "pe",       "",                    SIGLIP, PATCH_TOKENS) \
+    X(c, RADIO,    "radio",    "|c_radio=radio",      CLIP, PATCH_TOKENS)
 
 /* Language models, which read tokens: decoders, and encoders. XLM-RoBERTa and CamemBERT are RoBERTas. */
 #define LANGUAGE_FAMILIES(X, c) \

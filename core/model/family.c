@@ -169,6 +169,24 @@ static const struct family_row rows[FAMILY_COUNT] = {
                    .rope = ROPE_PE,
                    .heads = {{1536, 96}},
                    .pos_resize = POS_RESIZE_BILINEAR},
+    /* C-RADIO: several class tokens and registers in one tensor, none with a position; positions for 2048
+     * pixels; no norm after the last block. */
+    [FAMILY_RADIO] = {.prefix = "radio_model.model.",
+                      .block_prefix = "blocks.",
+                      .keys =
+                          {VIT_BLOCK_KEYS, [ROLE_POS] = "patch_generator.pos_embed",
+                           [ROLE_REGISTERS] = "patch_generator.cls_token.token",
+                           [ROLE_PATCH_W] = "patch_generator.embedder.weight", [ROLE_QKV_B] = "attn.qkv.bias",
+                           [ROLE_LS1] = "ls1.grandma", [ROLE_LS2] = "ls2.grandma"},
+                      .shapes = {[ROLE_REGISTERS] = "RD", [ROLE_PATCH_W] = "DL"},
+                      .classless = true,
+                      .first_pooled = true,
+                      .parts = PART_QKV_BIAS,
+                      .norm_eps = 1e-6f,
+                      .pos_resize = POS_RESIZE_BILINEAR,
+                      .pos_grid = 128,
+                      .image_grid = 32,
+                      .patch = 16},
     /* Keys of GPT2LMHeadModel. Matrices are (out, in), as in nanoGPT; transformers' files have them
      * transposed. */
     [FAMILY_GPT2] = {.prefix = "",

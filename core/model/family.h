@@ -94,13 +94,15 @@ enum role {
 #define HEAD_KEY       "distill_head."
 enum { HEAD_PARAMETERS = ROLE_HEAD_B - ROLE_HEAD_FC1_W + 1 };
 
-/* Keys of the blocks of timm, as all libraries that adopted them use them. */
+/* Keys of the blocks of timm, as all libraries that adopted them use them; and of what is around them. */
+#define VIT_BLOCK_KEYS                                                                                       \
+    [ROLE_NORM1_W] = "norm1.weight", [ROLE_NORM1_B] = "norm1.bias", [ROLE_QKV_W] = "attn.qkv.weight",        \
+    [ROLE_PROJ_W] = "attn.proj.weight", [ROLE_PROJ_B] = "attn.proj.bias", [ROLE_NORM2_W] = "norm2.weight",   \
+    [ROLE_NORM2_B] = "norm2.bias", [ROLE_FC1_W] = "mlp.fc1.weight", [ROLE_FC1_B] = "mlp.fc1.bias",           \
+    [ROLE_FC2_W] = "mlp.fc2.weight", [ROLE_FC2_B] = "mlp.fc2.bias"
 #define VIT_KEYS                                                                                             \
-    [ROLE_CLS] = "cls_token", [ROLE_PATCH_W] = "patch_embed.proj.weight", [ROLE_NORM1_W] = "norm1.weight",   \
-    [ROLE_NORM1_B] = "norm1.bias", [ROLE_QKV_W] = "attn.qkv.weight", [ROLE_PROJ_W] = "attn.proj.weight",     \
-    [ROLE_PROJ_B] = "attn.proj.bias", [ROLE_NORM2_W] = "norm2.weight", [ROLE_NORM2_B] = "norm2.bias",        \
-    [ROLE_FC1_W] = "mlp.fc1.weight", [ROLE_FC1_B] = "mlp.fc1.bias", [ROLE_FC2_W] = "mlp.fc2.weight",         \
-    [ROLE_FC2_B] = "mlp.fc2.bias", [ROLE_NORM_W] = "norm.weight", [ROLE_NORM_B] = "norm.bias"
+    VIT_BLOCK_KEYS, [ROLE_CLS] = "cls_token", [ROLE_PATCH_W] = "patch_embed.proj.weight",                    \
+                    [ROLE_NORM_W] = "norm.weight", [ROLE_NORM_B] = "norm.bias"
 
 enum { FAMILY_IGNORED = 8, FAMILY_HEADS = 6, FAMILY_OTHER_HEADS = 4, FAMILY_COPIES = 2 };
 
@@ -165,6 +167,7 @@ struct family_row {
     int64_t pool_heads;      /* default for attention pooling; 0: the blocks' */
     int ffn;                 /* default activation of an mlp, 1 + enum activation; 0: GELU */
     bool classless;          /* its towers have no class token */
+    bool first_pooled;       /* the first of their registers is the embedding */
     bool crops;              /* pixels beyond the last whole patch are ignored; in other families refused */
     bool variants;           /* published towers differ in activation and pooling, which no tensor shows */
     bool layerscale;         /* by default */

@@ -12,6 +12,7 @@ struct key_mapping {
     const char
         *probes[MAX_PROBES];  /* names after the prefix that only such a file has; all must be present */
     const char *absent;       /* a name that must be absent */
+    const char *around;       /* part of the names of tensors next to the tower that change its output */
     bool whole;               /* the family's prefix comes before them */
     const char *block_prefix; /* NULL: the family's */
     /* NULL: the family's. a|b|c: rows of one matrix or vector in parts; b*2: a part twice as large. a@1/3:

@@ -304,12 +304,21 @@ const struct key_mapping key_mappings[] = {
      .head = true,
      .fc_norm = true,
      .rope = true},
+    /* C-RADIO: for transformers (trust_remote_code), in a checkpoint for torch.hub, its class's state dict */
+    {.family = FAMILY_RADIO,
+     .towers = {"radio_model.model.", "base_model.", "model."},
+     .probes = {"patch_generator.embedder.weight", "patch_generator.cls_token.token",
+                "blocks.0.attn.qkv.weight"},
+     .around = "feature_normalizer.",
+     .settles =
+         FACT_BIT(ACTIVATION) | FACT_BIT(POOL) | FACT_BIT(NORM) | FACT_BIT(NORM_EPS) | FACT_BIT(POS_RESIZE)},
     /* Perception Encoder: PE-Spatial and PE-Lang, in its own repository and in timm (vit_pe_*) */
     {.family = FAMILY_PE,
      .towers = {"visual.", ""},
      .probes = {"conv1.weight", "ln_pre.weight", "transformer.resblocks.0.attn.in_proj_weight"},
      .absent = "ln_post.weight",
-     .settles = FACT_BIT(ACTIVATION) | FACT_BIT(POOL) | FACT_BIT(NORM) | FACT_BIT(POS_RESIZE)},
+     .settles =
+         FACT_BIT(ACTIVATION) | FACT_BIT(POOL) | FACT_BIT(NORM) | FACT_BIT(NORM_EPS) | FACT_BIT(POS_RESIZE)},
     {.family = FAMILY_PE,
      .towers = {""},
      .probes = {"norm_pre.weight", "patch_embed.proj.weight", "blocks.0.attn.qkv.weight"},

@@ -45,7 +45,8 @@ static int complete(struct model_shape *g, const struct family_row *row, int64_t
     if (row->classless) g->classless = true;
     if (!g->patch) g->patch = row->patch ? row->patch : 14;
     if (!g->hidden && g->width) g->hidden = 4 * g->width;
-    if (!g->pool && g->classless && !(model_shape_parts(g) & PART_ATTN_POOL)) g->pool = POOL_AVG;
+    if (!g->pool && g->classless && !row->first_pooled && !(model_shape_parts(g) & PART_ATTN_POOL))
+        g->pool = POOL_AVG;
     if (!model_shape_projects(g) && (!g->out || (g->out == g->width && g->pool == POOL_CLS_AVG)))
         g->out = model_shape_parts(g) & PART_ATTN_POOL ? g->width : model_shape_pooled(g);
     if (!g->pos_grid) g->pos_grid = row->pos_grid ? row->pos_grid : g->image / g->patch;
@@ -132,7 +133,8 @@ int model_shape_check(struct model_shape *g, int64_t head_dim, struct error *err
                          g->rope_count, (long long)(g->width / g->heads / 4),
                          (long long)(g->width / g->heads));
     bool attn_pool = model_shape_parts(g) & PART_ATTN_POOL;
-    if ((g->classless && !attn_pool && (g->pool == POOL_CLS || g->pool >= POOL_CLS_DIST)) ||
+    bool first = row->first_pooled && g->registers;
+    if ((g->classless && !attn_pool && ((g->pool <= POOL_CLS && !first) || g->pool >= POOL_CLS_DIST)) ||
         (g->pool == POOL_CLS_DIST && !g->registers))
         return error_set(err, EXIT_CONFIG, "set pool to avg or avg_first, or remove the key",
                          "pool is %s, but the tower has no %s token", model_shape_pool(g),
@@ -215,7 +217,8 @@ int64_t model_shape_normed(const struct model_shape *g)
 enum pos_resize model_shape_pos_resize(const struct model_shape *g)
 {
     if (g->pos_resize) return g->pos_resize;
-    return g->registers ? POS_RESIZE_TIMM : family_row(g->family)->pos_resize;
+    enum pos_resize own = family_row(g->family)->pos_resize;
+    return g->registers && own == POS_RESIZE_DINOV2 ? POS_RESIZE_TIMM : own;
 }
 
 size_t model_shape_input_bytes(const struct model_shape *g, int64_t count)

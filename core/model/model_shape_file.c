@@ -29,8 +29,8 @@ static int settle_size(struct model_shape *g, enum fact fact, int64_t found, con
                      (long long)found, tensor, (long long)is);
 }
 
-static const char supported[] = "supported: towers of EVA-CLIP, OpenCLIP, DINOv2, DINOv3, SigLIP, PE; GPT-2, "
-                                "the kin of Llama and of BERT";
+static const char supported[] = "supported: towers of EVA-CLIP, OpenCLIP, DINOv2/3, SigLIP, PE, C-RADIO; "
+                                "GPT-2, the kin of Llama and of BERT";
 
 /* Refuses the tensors' names of a type of language model that is supported: quantized, or under a prefix. */
 static int refuse_names(const struct language_config *config, const struct weights *weights,
@@ -69,7 +69,9 @@ static int no_family(const struct weights *weights, struct error *err)
         if (family_language(family_row((enum family)i))) continue;
         snprintf(key, sizeof key, "%s%s", family_prefix((enum family)i),
                  family_row((enum family)i)->keys[ROLE_PATCH_W]);
-        if (family_row((enum family)i)->keys[ROLE_POS] && !strstr(keys, key) &&
+        char named[sizeof key + 2];
+        snprintf(named, sizeof named, ", %s", key);
+        if (family_row((enum family)i)->keys[ROLE_POS] && !strstr(keys, named) &&
             !family_row((enum family)i)->classless) /* else DINOv2's */
             snprintf(keys + at, sizeof keys - at, "%s%s", i == 1 ? "" : ", ", key);
     }
@@ -300,7 +302,7 @@ static int settle_kind(struct model_shape *g, const struct key_map *key_map, con
     if (!g->ffn) g->ffn = names_activation(key_map, ffn);
     int64_t at = names_tensor(key_map, weights, ROLE_REGISTERS, 0, ffn);
     const struct weights_tensor *registers = at >= 0 ? weights_tensor(weights, at) : NULL;
-    int64_t count = registers && registers->ndim == 3 ? registers->shape[1] : 0;
+    int64_t count = registers && registers->ndim >= 2 ? registers->shape[registers->ndim - 2] : 0;
     g->classless = key_map->classless;
     int code = g->registers || count ? settle_size(g, FACT_REGISTERS, count, "register tokens", err) : 0;
     if (code) return code;
@@ -358,6 +360,14 @@ static int settle_positions(struct model_shape *g, const struct key_map *key_map
     return settle_size(g, FACT_POS_GRID, grid, pos->name, err);
 }
 
+/* Returns the side of a patch, from the matrix of a convolution, or from (width, 3 patch^2). */
+static int64_t patch_of(const struct weights_tensor *t)
+{
+    int64_t side = 1;
+    while (t->ndim == 2 && 3 * side * side < t->shape[1]) side++;
+    return t->ndim == 2 ? side : t->shape[2];
+}
+
 static int settle_sizes(struct model_shape *g, const struct key_map *key_map, const struct weights *weights,
                         struct error *err)
 {
@@ -381,7 +391,7 @@ static int settle_sizes(struct model_shape *g, const struct key_map *key_map, co
     int64_t hidden = fc->shape[0] * (parts > 1 ? parts : 1) / (ffn == SWIGLU ? 2 : 1),
             out = last ? last->shape[row->out_transposed != transposed] : conv->shape[0];
     code = settle_size(g, FACT_WIDTH, conv->shape[0], conv->name, err);
-    if (!code) code = settle_size(g, FACT_PATCH, conv->shape[2], conv->name, err);
+    if (!code) code = settle_size(g, FACT_PATCH, patch_of(conv), conv->name, err);
     if (!code) code = settle_positions(g, key_map, weights, ffn, err);
     if (!code) code = settle_size(g, FACT_DEPTH, depth, "number of blocks", err);
     if (!code) code = settle_size(g, FACT_HIDDEN, hidden, "feed-forward", err);
@@ -675,6 +685,20 @@ static int language_dims(struct model_shape *g, const struct key_map *key_map, c
     return code;
 }
 
+/* Refuses a tensor outside the tower that changes its output. */
+static int check_around(const struct key_map *key_map, const struct weights *weights, struct error *err)
+{
+    const char *around = names_around(key_map);
+    char name[160];
+    for (int64_t i = 0; around && i < weights_count(weights); i++)
+        if (strstr(weights_tensor(weights, i)->name, around))
+            return error_set(err, EXIT_CONFIG, "use a version of the model without it",
+                             "tensor %s changes the outputs of the %s tower, and meopt does not read it",
+                             name_printable(name, sizeof name, weights_tensor(weights, i)->name),
+                             family_name(key_map->family));
+    return 0;
+}
+
 static int dims_of(struct model_shape *g, const struct weights *weights, struct error *err)
 {
     struct key_map key_map;
@@ -684,6 +708,7 @@ static int dims_of(struct model_shape *g, const struct weights *weights, struct 
     struct language_config config = {.type = ""};
     bool language = family_language(family_row(key_map.family));
     int code = language ? language_config_read(&config, weights_path(weights), err) : 0;
+    if (!code) code = check_around(&key_map, weights, err);
     if (code) return code;
     enum family named = config.type[0] ? config.says.family : wanted;
     if (language && named && named != key_map.family) (void)names_find_as(&key_map, named, weights);

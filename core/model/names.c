@@ -203,6 +203,8 @@ enum pos_resize names_pos_resize(const struct key_map *s)
     return s->fc_norm ? POS_RESIZE_TIMM : s->mapping->pos_resize;
 }
 
+const char *names_around(const struct key_map *s) { return s->mapping->around; }
+
 static int unsettled(const struct key_map *s, const struct weights *weights)
 {
     enum {
@@ -426,6 +428,7 @@ static const struct {
     {{"embeddings.position_embedding.weight", "self_attn.out_proj"},
      "class_embedding",
      N_("a SigLIP2 tower for images of any shape (NaFlex)")},
+    {{"inner.patch_generator"}, NULL, N_("a C-RADIO-g, which is a DINOv2 with other positions")},
     {{"attn_pool.probe"},
      NULL,
      N_("a PE-Core tower, whose pooling by attention comes before its projection")},

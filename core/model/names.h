@@ -110,6 +110,9 @@ float names_norm_eps(const struct key_map *key_map);
 /* The resize method of the library that wrote it; POS_RESIZE_USUAL: the family's own. */
 enum pos_resize names_pos_resize(const struct key_map *key_map);
 
+/* Returns a part of the names of tensors outside the tower that change its output; NULL: there are none. */
+const char *names_around(const struct key_map *key_map);
+
 /* Returns the index of a classifier's tensor under the key of any library; -1: none. end: "weight" or "bias".
  * It may have any number of classes. */
 int64_t names_classifier(const struct key_map *key_map, const struct weights *weights, const char *end);

@@ -12,7 +12,7 @@
  * vocabulary, C positions of tokens, Y token types, d one head, F hidden, G rows of the first feed-forward
  * matrix, O out, J, K and T input, hidden layer and result of a head, H input of its last matrix, P rows of
  * the position embedding, R registers, U pooling queries, I 3O, N width of the last norm, W of the pooled
- * row, 3 channels, p patch side, 1. Flags: m GEMM operand, s small whatever its shape, h head, f frozen: no
+ * row, 3 channels, p patch side, L 3pp, 1. Flags: m GEMM operand, s small whatever its shape, h head, f
  * gradient, c only with a classifier, l only without one, n new if a checkpoint lacks it, o between
  * activations, which muon orthogonalizes, d weight decay also with one row, x and y: slices have some of its
  * rows, of its columns. */
@@ -134,6 +134,7 @@ static int64_t dimension(const struct model_shape *g, const struct head_sizes *h
     case 'N': return model_shape_normed(g);
     case 'W': return model_shape_pooled(g);
     case 'p': return g->patch;
+    case 'L': return 3 * g->patch * g->patch;
     default: return letter - '0';
     }
 }

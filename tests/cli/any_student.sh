@@ -88,6 +88,20 @@ student vit192-odd timm model_s.family=dinov2 model_s.pos_grid=4 model_s.hidden=
 refused 7 mlp_ratio "$MEOPT" export vit192-odd --format hf -o odd
 student vit192-mean timm model_s.family=dinov2 model_s.pos_grid=4 model_s.pool=avg
 refused 7 'pools so' "$MEOPT" export vit192-mean --format hf -o odd
+# C-RADIO: a teacher whose patch tokens are matched, too; statistics next to the tower that change its features are refused
+teacher="model_t.heads=2 model_t.activation=auto data.image_size=28 model.weight_t=radio.safetensors"
+cp "$MEOPT_SOURCE/tests/data/towers/radio/model.safetensors" radio.safetensors
+student radio-student "timm" model_s.family=dinov3 model_s.patch=8 loss.tokens=cls+patch $teacher
+"$python" - <<'PYTHON'
+import json, struct
+with open("radio.safetensors", "rb") as f: data = f.read()
+length = struct.unpack("<Q", data[:8])[0]
+header, values = json.loads(data[8:8 + length]), data[8 + length:]
+header["radio_model.feature_normalizer.mean"] = dict(dtype="F32", shape=[32], data_offsets=[len(values), len(values) + 128])
+raw = json.dumps(header).encode()
+open("radio.safetensors", "wb").write(struct.pack("<Q", len(raw)) + raw + values + bytes(128))
+PYTHON
+refused 7 feature_normalizer "$MEOPT" plan c.yaml model_s.family=dinov3 $teacher
 [ "${MEOPT_LONG:-}" = 1 ] || exit 0
 set -- torch timm transformers safetensors PIL
 . "$MEOPT_SOURCE/tests/tools/python.sh"

@@ -162,7 +162,8 @@ static double gradient_error(const struct weights *golden, const char *mode, con
 
 static bool has_patches(const struct model_shape *g)
 {
-    return g->family >= FAMILY_DINOV2 && g->pool <= POOL_CLS && !g->classless;
+    bool first = !g->classless || family_row(g->family)->first_pooled;
+    return g->family >= FAMILY_DINOV2 && g->pool <= POOL_CLS && first;
 }
 
 /* The residual stream after each block. */

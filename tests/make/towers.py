@@ -116,7 +116,7 @@ def make(case, root):
     images = torch.randn(BATCH, 3, g["image"], g["image"], generator=rng)
     target = torch.randn(BATCH, g["out"], generator=rng)
     rows = (g["image"] // g["patch"]) ** 2
-    cls = g["family"].startswith(("dino", "pe")) and "pool" not in g
+    cls = g["family"].startswith(("dino", "pe", "radio")) and "pool" not in g
     target_patch = torch.randn(BATCH, rows, g["width"], generator=rng) if cls else None
     exact = run(case, values, images, target, target_patch, torch.float64)
     half = run(case, values, images, target, target_patch, torch.bfloat16)
@@ -452,6 +452,27 @@ def pe(name, image=28, cls=True, timm=False, layerscale=None):
                 lambda m, got: (got[:, 0], got[:, 1:]) if cls else (got.mean(1), None), "visual.")
 
 
+# ---- C-RADIO ---------------------------------------------------------------------------------------------
+
+
+def radio(name, image=28, layerscale=None):
+    """RADIOModel of NVlabs/RADIO (on PYTHONPATH, with einops), 3 class tokens and 5 registers, positions 8 x 8."""
+    from radio.enable_cpe_support import enable_cpe
+    from radio.input_conditioner import get_default_conditioner
+    from radio.radio_model import RADIOModel
+    from timm.models.vision_transformer import VisionTransformer
+    g = dict(family="radio", ffn="mlp", image=image, patch=7, pos_grid=8, width=32, depth=2, heads=2, hidden=48, out=32, registers=8,
+             layerscale=layerscale is not None, classless=True)
+    tower = VisionTransformer(img_size=28, patch_size=7, embed_dim=32, depth=2, num_heads=2, mlp_ratio=1.5, num_classes=0, init_values=layerscale)
+    tower.norm = torch.nn.Identity()
+    enable_cpe(tower, 56, num_cls_tokens=3, register_multiple=8, num_registers=None)
+    module = RADIOModel(tower, get_default_conditioner(), patch_size=7, max_resolution=2048, preferred_resolution=(28, 28),
+                        summary_idxs=torch.tensor([0, 1])).eval()
+    module.make_preprocessor_external()  # the images are normalized
+    to, shapes = renamed(module, [(".gamma", ".grandma"), ("model.", "")], [])
+    return Case(name, g, module, shapes, to, lambda m: m.model.blocks, lambda m, got: (got.summary[:, :32], got.features), "radio_model.model.")
+
+
 class Archive(torch.nn.Module):
     """A tower's tensors as torch.jit.save lays them down: OpenAI published its CLIP so."""
 
@@ -499,6 +520,8 @@ CASES = {
     "dinov3": hf_dinov3,
     "dinov3-larger": lambda n: hf_dinov3(n, image=42),
     "dinov3-swiglu": lambda n: hf_dinov3(n, gated=True, registers=2, bias=False),
+    "radio": radio,
+    "radio-larger": lambda n: radio(n, image=70, layerscale=0.1),
     "pe": pe,
     "pe-larger": lambda n: pe(n, image=42, layerscale=0.1),
     "pe-classless": lambda n: pe(n, image=42, cls=False, layerscale=0.1),
