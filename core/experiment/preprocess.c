@@ -335,8 +335,8 @@ static int read_processor(struct preprocess_found *f, const char *checkpoint, st
     return 0;
 }
 
-int preprocess_read(struct preprocess_found *f, const struct sidecar *b, const char *checkpoint,
-                    const struct weights *weights, struct error *err)
+static int read_files(struct preprocess_found *f, const struct sidecar *b, const char *checkpoint,
+                      const struct weights *weights, struct error *err)
 {
     *f = (struct preprocess_found){.from = ""};
     int code = 0;
@@ -401,6 +401,41 @@ static const struct preprocess *pipeline(enum data_pipeline pipeline)
     return pipeline == DATA_PIPELINE_DINOV2   ? &preprocess_dinov2
            : pipeline == DATA_PIPELINE_SIGLIP ? &preprocess_siglip
                                               : &preprocess_clip;
+}
+
+/* Reads three numbers of C-RADIO's input conditioner, which normalizes images inside the model; false: the
+ * weights have none. */
+static bool read_conditioner(const struct weights *weights, const char *name, float values[3])
+{
+    static const char *const prefixes[] = {"radio_model.input_conditioner.", "input_conditioner."};
+    struct error ignored;
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
+        char full[64];
+        snprintf(full, sizeof full, "%s%s", prefixes[i], name);
+        int64_t at = weights_find(weights, full);
+        if (at >= 0 && weights_tensor(weights, at)->count == 3)
+            return weights_read(weights, at, values, DTYPE_F32, &ignored) == 0;
+    }
+    return false;
+}
+
+int preprocess_read(struct preprocess_found *f, const struct sidecar *b, const char *checkpoint,
+                    const struct weights *weights, struct error *err)
+{
+    float mean[3], std[3];
+    int code = read_files(f, b, checkpoint, weights, err);
+    if (code || !read_conditioner(weights, "norm_mean", mean) || !read_conditioner(weights, "norm_std", std))
+        return code;
+    if (!f->from[0]) {
+        f->how = *pipeline(DATA_PIPELINE_CLIP);
+        for (int c = 0; c < 3; c++) f->how.mean[c] = 0, f->how.std[c] = 1;
+        snprintf(f->from, sizeof f->from, "input_conditioner");
+    }
+    for (int c = 0; c < 3; c++) { /* ((x - m) / s - mean) / std */
+        f->how.mean[c] += f->how.std[c] * mean[c];
+        f->how.std[c] *= std[c];
+    }
+    return 0;
 }
 
 struct preprocess train_preprocess(const struct config *c, int tower)

@@ -93,15 +93,35 @@ teacher="model_t.heads=2 model_t.activation=auto data.image_size=28 model.weight
 cp "$MEOPT_SOURCE/tests/data/towers/radio/model.safetensors" radio.safetensors
 student radio-student "timm" model_s.family=dinov3 model_s.patch=8 loss.tokens=cls+patch $teacher
 "$python" - <<'PYTHON'
-import json, struct
+import json, os, struct
+def write(path, **tensors): # radio.safetensors with tensors of radio_model besides
+    header, values = json.loads(data[8:8 + length]), data[8 + length:]
+    for name, (shape, x) in tensors.items():
+        raw = struct.pack("<%df" % len(x), *x)
+        header["radio_model." + name.replace("__", ".")] = dict(dtype="F32", shape=shape, data_offsets=[len(values), len(values) + len(raw)])
+        values += raw
+    raw = json.dumps(header).encode()
+    open(path, "wb").write(struct.pack("<Q", len(raw)) + raw + values)
 with open("radio.safetensors", "rb") as f: data = f.read()
 length = struct.unpack("<Q", data[:8])[0]
-header, values = json.loads(data[8:8 + length]), data[8 + length:]
-header["radio_model.feature_normalizer.mean"] = dict(dtype="F32", shape=[32], data_offsets=[len(values), len(values) + 128])
-raw = json.dumps(header).encode()
-open("radio.safetensors", "wb").write(struct.pack("<Q", len(raw)) + raw + values + bytes(128))
+conditioner = dict(input_conditioner__norm_mean=([3, 1, 1], [0.25] * 3), input_conditioner__norm_std=([3, 1, 1], [0.5] * 3))
+write("normalizer.safetensors", feature_normalizer__mean=([32], [0] * 32))
+for name, more in ("inside", dict(do_normalize=False)), ("both", dict(do_normalize=True, image_mean=[0.5] * 3, image_std=[0.5] * 3)):
+    os.mkdir(name)
+    write(name + "/model.safetensors", **conditioner)
+    json.dump(dict(image_processor_type="CLIPImageProcessor", do_resize=True, size=dict(height=28, width=28), resample=3, do_center_crop=False,
+                   do_rescale=True, rescale_factor=1 / 255, **more), open(name + "/preprocessor_config.json", "w"))
+write("alone.safetensors", **conditioner)
 PYTHON
-refused 7 feature_normalizer "$MEOPT" plan c.yaml model_s.family=dinov3 $teacher
+refused 7 feature_normalizer "$MEOPT" plan c.yaml model_s.family=dinov3 $teacher model.weight_t=normalizer.safetensors
+# images are normalized inside the model, also after its processor
+grep -v pipeline c.yaml >d.yaml
+echo 'data: {root: images, image_size: 28, include: "96-*"}' >>d.yaml
+for row in inside/model.safetensors:0.25:0.5 both/model.safetensors:0.625:0.25 alone.safetensors:0.25:0.5; do
+    mean=${row#*:} std=${row##*:} mean=${mean%:*}
+    "$MEOPT" embed d.yaml --role teacher $teacher "model.weight_t=${row%%:*}" -o radio-embeddings >log 2>&1 || fail "$row"
+    grep -q "mean $mean $mean $mean, std $std $std $std" log || fail "$row: other mean"
+done
 [ "${MEOPT_LONG:-}" = 1 ] || exit 0
 set -- torch timm transformers safetensors PIL
 . "$MEOPT_SOURCE/tests/tools/python.sh"
