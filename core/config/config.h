@@ -103,8 +103,8 @@ struct config_loss {
     enum loss_reduction reduction;
     double weight;
     enum loss_standardize standardize; /* of the teacher's rows */
-    enum loss_head head; /* auto: linear if widths differ */
-    int64_t head_hidden; /* of mlp; 0: the student's width */
+    enum loss_head head;               /* auto: linear if widths differ */
+    int64_t head_hidden;               /* of mlp; 0: the student's width */
 };
 
 /* YAML lists: item N of model_t is the section model_tN, and the same of loss; the first has no number. */
@@ -178,7 +178,7 @@ struct config {
         int64_t wave; /* micro-batches of a wave in breadth-first rounds; 0: all of a rank */
         enum train_save_activations save_activations;
         bool cache_teacher;
-        int64_t target_images; /* of loss.standardize */
+        int64_t target_images;     /* of loss.standardize */
         int64_t checkpoint_steps;  /* 0: by time only */
         double checkpoint_minutes; /* 0: by steps only */
         int64_t checkpoint_keep;

@@ -13,9 +13,9 @@
  * matrix, O out, J, K and T input, hidden layer and result of a head, H input of its last matrix, P rows of
  * the position embedding, R registers, U pooling queries, I 3O, N width of the last norm, W of the pooled
  * row, 3 channels, p patch side, L 3pp, 1. Flags: m GEMM operand, s small whatever its shape, h head, f
- * frozen: no gradient, c only with a classifier, l only without one, n new if a checkpoint lacks it, o between
- * activations, which muon orthogonalizes, d weight decay also with one row, x and y: slices have some of its
- * rows, of its columns. */
+ * frozen: no gradient, c only with a classifier, l only without one, n new if a checkpoint lacks it, o
+ * between activations, which muon orthogonalizes, d weight decay also with one row, x and y: slices have
+ * some of its rows, of its columns. */
 static const struct {
     const char *shape, *flags;
     enum initial initial;

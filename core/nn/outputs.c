@@ -164,8 +164,7 @@ static void head_forward(struct tower *t, int i, const void *x, int64_t rows, co
     const struct output_memory *k = &t->memory->outputs[i];
     float *out = t->out + tower_output_at(t, i);
     if (!k->w) {
-        t->device->ops->cast(t->device, x, t->options.compute, out, DTYPE_F32,
-                             rows * width_of(t, i));
+        t->device->ops->cast(t->device, x, t->options.compute, out, DTYPE_F32, rows * width_of(t, i));
         return;
     }
     if (k->fc1_w) {

@@ -250,9 +250,10 @@ static void teachers_have_families_and_sizes_of_their_own(void **state)
 
 static void shipped_files_load(void **state)
 {
-    static const char *const names[] = {"eva_clip", "open_clip", "dinov2", "dinov3_vits_from_vitl",
-                                        "eupe_student", "radio_like", "quickstart", "quickstart_openclip",
-                                        "quickstart_dinov2"};
+    static const char *const names[] = {
+        "eva_clip",         "open_clip",  "dinov2",     "dinov3_vits_from_vitl",
+        "eupe_student",     "radio_like", "quickstart", "quickstart_openclip",
+        "quickstart_dinov2"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char path[512];
         snprintf(path, sizeof path, "%s/configs/%s.yaml", MEOPT_SOURCE_DIR, names[i]);
