@@ -244,6 +244,14 @@ static void model_rows(const struct combinations *w, const struct config *c)
         snprintf(key, sizeof key, "%s.head_hidden", section);
         REFUSE(w, l->head_hidden && l->head != LOSS_HEAD_MLP, key, "set head: mlp",
                "%s has no effect: the head has no hidden layer", key);
+        const struct config_loss *before = i ? &c->loss[i - 1] : l;
+        snprintf(key, sizeof key, "%s.head", section);
+        REFUSE(w,
+               l->head == LOSS_HEAD_PREVIOUS &&
+                   (!i || l->tokens != before->tokens || l->block_s != before->block_s ||
+                    l->block_t != before->block_t || l->standardize != before->standardize),
+               key, "give it the tokens, blocks and standardize of the part before",
+               "%s is previous, but the part before compares other tokens", key);
         snprintf(key, sizeof key, "%s.block_s", section);
         REFUSE(w, (l->block_s > 0) != (l->block_t > 0), key, "set block_t and block_s, or neither",
                "tokens of a block are compared with those of a block");

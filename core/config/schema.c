@@ -159,7 +159,8 @@ CHOICE_LISTS(CHOICE_SIZE) MODEL_CHOICE_LISTS(CHOICE_SIZE) MEOPT_CHOICE_LISTS(CHO
                field.standardize),                                                                           \
         CHOICE(section ".head", loss_head, "auto", "train plan",                                             \
                "from the student's width to the teacher's: a linear layer, or two with norm and GELU "       \
-               "between them (mlp); auto: linear if the widths differ",                                      \
+               "between them (mlp); auto: linear if the widths differ; previous: that of the part before, "  \
+               "whose tokens are compared a second time",                                                    \
                field.head),                                                                                  \
         INT(section ".head_hidden", "channels", 0, 65536, "0", "train plan",                                 \
             "mlp: width of its hidden layer; 0: the student's width", field.head_hidden)

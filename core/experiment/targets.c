@@ -7,6 +7,14 @@ _Static_assert((int)OUTPUT_CLS == (int)LOSS_TOKENS_CLS &&
                    (int)OUTPUT_PATCH == (int)LOSS_TOKENS_PATCH && (int)OUTPUT_AVG == (int)LOSS_TOKENS_AVG,
                "enum loss_tokens is enum output_tokens");
 
+/* Returns the target of the part before for that teacher; -1: there is none. */
+static int target_before(const struct targets *all, int loss, int teacher)
+{
+    for (int i = all->count - 1; i >= 0; i--)
+        if (all->of[i].loss == loss - 1 && all->of[i].teacher == teacher) return all->of[i].shares;
+    return -1;
+}
+
 static struct target target_of(const struct config_loss *loss, const struct model_shape *teacher,
                                const struct model_shape *student)
 {
@@ -37,19 +45,25 @@ int targets_list(struct targets *all, const struct config *c, const struct model
             if (all->count == MOST_OUTPUTS)
                 return error_set(err, EXIT_CONFIG, "leave some of them out, or set loss.teacher",
                                  "the parts of the loss have more than %d teachers in all", MOST_OUTPUTS);
-            struct target *t = &all->of[all->count++];
-            *t = target_of(&c->loss[i], &teachers[k], student);
+            struct target *t = &all->of[all->count];
+            int before = c->loss[i].head == LOSS_HEAD_PREVIOUS ? target_before(all, i, k) : all->count;
+            if (before < 0)
+                return error_set(err, EXIT_CONFIG, "loss.head: auto, linear or mlp",
+                                 "loss.head is previous, but no part before it is of teacher %d", k + 1);
+            *t = before < all->count ? all->of[before] : target_of(&c->loss[i], &teachers[k], student);
             t->loss = i;
             t->teacher = k;
-            t->output = outputs[k]++;
+            t->shares = before;
+            if (before == all->count++) t->output = outputs[k]++;
         }
     return 0;
 }
 
 struct outputs targets_of_student(const struct targets *all)
 {
-    struct outputs outputs = {.count = all->count};
-    for (int i = 0; i < all->count; i++) outputs.of[i] = all->of[i].student;
+    struct outputs outputs = {.count = 0};
+    for (int i = 0; i < all->count; i++)
+        if (all->of[i].shares == i) outputs.of[outputs.count++] = all->of[i].student;
     return outputs;
 }
 
@@ -57,6 +71,7 @@ struct outputs targets_of_teacher(const struct targets *all, int teacher)
 {
     struct outputs outputs = {.count = 0};
     for (int i = 0; i < all->count; i++)
-        if (all->of[i].teacher == teacher) outputs.of[outputs.count++] = all->of[i].of_teacher;
+        if (all->of[i].teacher == teacher && all->of[i].shares == i)
+            outputs.of[outputs.count++] = all->of[i].of_teacher;
     return outputs;
 }

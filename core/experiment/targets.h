@@ -9,7 +9,8 @@
 
 struct target {
     int loss, teacher; /* indices in struct config */
-    int output;        /* of that teacher; the student's is the target's own number */
+    int shares;        /* the target whose outputs it compares again (loss.head previous); else its own */
+    int output;        /* of that teacher */
     struct output student, of_teacher;
     int64_t rows_t, rows_s; /* patches per image of each, 0 without patch tokens */
 };
@@ -21,7 +22,7 @@ struct targets {
 /* Lists them; without a teacher there are none. Returns EXIT_CONFIG for more than MOST_OUTPUTS. */
 int targets_list(struct targets *targets, const struct config *config, const struct model_shape *teachers,
                  const struct model_shape *student, struct error *err);
-/* Return the outputs of the student, and of a teacher. */
+/* Return the outputs of the student, and of a teacher: one of each target that has its own. */
 struct outputs targets_of_student(const struct targets *targets);
 struct outputs targets_of_teacher(const struct targets *targets, int teacher);
 

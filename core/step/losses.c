@@ -169,7 +169,8 @@ int trainer_embed_teacher(struct trainer *t, const struct batch *host, float *ou
     int code = targets_compute(t, count, &target, err);
     if (!code) dev->download(dev, all, target, (size_t)(t->micro * values) * sizeof *all);
     for (int64_t image = 0; image < count && !code; image++)
-        for (int i = 0; i < t->targets.count; i++) out = targets_of_image(t, i, all, count, image, out);
+        for (int i = 0; i < t->targets.count; i++)
+            if (t->targets.of[i].shares == i) out = targets_of_image(t, i, all, count, image, out);
     free(all);
     return code ? code : device_check(dev, err);
 }

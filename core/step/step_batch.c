@@ -154,6 +154,7 @@ static int upload_targets(struct trainer *t, const int64_t *ids, int64_t count, 
         int64_t width = targets_width(t, k), patches = t->targets.of[k].rows_s,
                 classes = targets_rows(t, k) - patches;
         float *to = t->in.host_target + targets_at(t, k);
+        if (t->targets.of[k].shares != k) continue;
         for (int64_t i = 0; i < count; i++) {
             const float *from = t->cache.rows + ids[i] * values + before;
             memcpy(to + i * classes * width, from, (size_t)(classes * width) * sizeof *to);

@@ -37,6 +37,9 @@ CASES = {
     "headless": [dict(tokens=CLS, teacher=1, head="none"), dict(tokens=PATCH, teacher=1, head="none", type="cosine"),
                  dict(tokens=AVG, teacher=1, head="none", weight=3), dict(tokens=BOTH, teacher=1, head="none", type="smooth-l1"),
                  dict(tokens=PATCH, teacher=1, head="none", block_t=1, block_s=1), dict(tokens=CLS, teacher=2)],
+    "shared": [dict(tokens=PATCH, teacher=1, type="cosine", weight=0.9, head="mlp"),
+               dict(tokens=PATCH, teacher=1, type="smooth-l1", weight=0.1, head="previous"), dict(tokens=CLS, teacher=2, head="linear"),
+               dict(tokens=CLS, teacher=2, head="previous", normalize="true")],
     "standardized": [dict(tokens=CLS, teacher=1, standardize="channel"), dict(tokens=PATCH, teacher=2, standardize="phi-s", type="smooth-l1"),
                      dict(tokens=PATCH, teacher=1, standardize="phi-s", head="mlp", block_t=1, block_s=2)],
 }
@@ -159,16 +162,20 @@ def make(name, losses, root):
     with torch.no_grad():
         teachers = [Tokens(first, images[0].double()), Tokens(second, images[1].double())]
     width = lambda o: teachers[o["teacher"] - 1].get(o["tokens"], o.get("block_t", 0))[0].shape[-1]
-    heads = [head_of(i + 1, o, WIDTH, width(o)) for i, o in enumerate(losses)]
-    for head in heads:
+    heads, own = [], []
+    for o in losses:
+        if o.get("head") != "previous":
+            own.append(head_of(len(own) + 1, o, WIDTH, width(o)))
+        heads.append(own[-1])
+    for head in own:
         for p in head.values():
             p.requires_grad_()
     rows = lambda o: teachers[o["teacher"] - 1].get(o["tokens"], o.get("block_t", 0))[0]
     maps = [map_of(i + 1, o, torch.cat([rows(o), torch.randn(9, *rows(o).shape[1:], dtype=torch.float64)])) for i, o in enumerate(losses)]
     state_of = lambda m: {k: v.detach().float().contiguous() for k, v in m.state_dict().items()}
-    all_of = lambda: state_of(student) | {k: v.detach().float() for head in heads for k, v in head.items()}
+    all_of = lambda: state_of(student) | {k: v.detach().float() for head in own for k, v in head.items()}
     files = {"teacher": state_of(first), "teacher2": state_of(second), "student": all_of()}
-    parameters = list(student.parameters()) + [p for head in heads for p in head.values()]
+    parameters = list(student.parameters()) + [p for head in own for p in head.values()]
     decays = lambda p: len([n for n in p.shape if n > 1]) > 1
     optimizer = torch.optim.AdamW([{"params": [p], "weight_decay": DECAY if decays(p) else 0} for p in parameters], lr=LR,
                                   betas=(0.9, 0.95), eps=ADAM_EPS)
