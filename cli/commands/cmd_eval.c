@@ -44,7 +44,7 @@ static int read_config(struct eval *e, const struct arguments *args, struct erro
     int code = run_weights_config(c, &e->run, args->operands, args->operand_count, err);
     if (code) return code;
     if (argument_text(args, "per-class", NULL) && !objective_of(c)->classes &&
-        c->train.eval != TRAIN_EVAL_KNN)
+        c->train.eval == TRAIN_EVAL_LOSS)
         return error_set(err, EXIT_CONFIG, "leave --per-class out", "train.objective %s has no classes",
                          objective_of(c)->name);
     e->average = argument_flag(args, "ema");
@@ -88,15 +88,15 @@ static int use_averages(struct eval *e, struct error *err)
     return code;
 }
 
-/* Returns whether data.root is read: for the images that kNN compares, for the paths of a list, and for the
- * classes where neither the run nor the checkpoint names them. */
+/* Returns whether data.root is read: for the images whose features train.eval reads, for the paths of a list,
+ * and for the classes where neither the run nor the checkpoint names them. */
 static bool needs_root(const struct eval *e)
 {
     const struct config *c = &e->config;
     struct stat st;
     bool list = !config_reads_tokens(c) && stat(c->data.val, &st) == 0 && S_ISREG(st.st_mode),
          named = e->order.count && (e->run || (e->order.classifier && !config_trains_adapters(c)));
-    return c->train.eval == TRAIN_EVAL_KNN || list || (objective_of(c)->classes && !named);
+    return c->train.eval != TRAIN_EVAL_LOSS || list || (objective_of(c)->classes && !named);
 }
 
 /* Reads the classes, and leaves out the keys of training's images unless they are needed. */
@@ -224,7 +224,7 @@ static void print_text(const struct eval *e)
         printf(_(", step %lld%s"), (long long)e->step, e->average ? _(", average of the weights") : "");
     const char *unit = _(units(e)[0]);
     printf(_(": %lld %s"), (long long)e->found.images, unit);
-    for (int i = 0; i <= OBJECTIVE_METRICS && e->found.metrics[i].name; i++) {
+    for (int i = 0; i < EVALUATION_METRICS && e->found.metrics[i].name; i++) {
         const struct score_row *row = score_named(e->found.metrics[i].name);
         printf(_(", %s %s"), _(row->label),
                score_text(value, sizeof value, row, e->found.metrics[i].value, "%.6f"));
@@ -242,7 +242,7 @@ static void print_found(const struct eval *e)
         json_object_set_new(root, "bad", json_integer(data_images(e->data.val) - count));
     json_object_set_new(root, units(e)[1], json_real((double)count / e->seconds));
     json_object_set_new(root, "peak_bytes", json_integer((json_int_t)e->device->use.peak_total_bytes));
-    for (int i = 0; i <= OBJECTIVE_METRICS && e->found.metrics[i].name; i++)
+    for (int i = 0; i < EVALUATION_METRICS && e->found.metrics[i].name; i++)
         json_object_set_new(root, e->found.metrics[i].name, json_real(e->found.metrics[i].value));
     print_json(root);
 }

@@ -115,9 +115,12 @@ static void print_memory(const struct plan_report *r)
             printf("  %*s %12.1f\n", PAD(-16, _(memory_class_names[c])), (double)use->peak_bytes[c] / MIB);
     printf("  %*s %12.1f\n", PAD(-16, _("peak")), (double)use->peak_total_bytes / MIB);
     print_offloaded(use);
-    if (r->plan->knn_bytes)
+    if (r->plan->knn_bytes && config_eval_has(r->config, TRAIN_EVAL_KNN))
         printf(_("  data holds %.1f MiB for the features of %lld images (train.knn_bank)\n"),
                (double)r->plan->knn_bytes / MIB, (long long)r->config->train.knn_bank);
+    if (r->plan->probe_bytes)
+        printf(_("  data holds %.1f MiB for a linear probe of %lld classes (train.probe_classes)\n"),
+               (double)r->plan->probe_bytes / MIB, (long long)r->config->train.probe_classes);
     if (r->evaluation_bytes) printf(_("meopt eval         %12.1f\n"), (double)r->evaluation_bytes / MIB);
     if (!r->card.bytes) return;
     printf("%s %.1f MiB (%s)", use->peak_total_bytes <= r->card.bytes ? _("fits") : _("DOES NOT FIT"),
@@ -394,6 +397,7 @@ json_t *plan_report_json(const struct plan_report *r)
     add_time(root, r);
     json_object_set_new(root, "checkpoint_bytes", json_integer(p->checkpoint_bytes));
     json_object_set_new(root, "knn_bytes", json_integer(r->plan->knn_bytes));
+    json_object_set_new(root, "probe_bytes", json_integer(r->plan->probe_bytes));
     json_object_set_new(root, "cache_bytes_per_image", json_integer(p->cache_bytes_per_image));
     json_object_set_new(root, "disk_bytes", json_integer(r->disk_bytes));
     if (r->published)

@@ -32,7 +32,7 @@ struct progress_printer {
     double first_loss, last_loss, units;
     int64_t empty_steps; /* without labels */
     const struct unit *unit;
-    struct metric last[OBJECTIVE_METRICS], evaluation[1 + OBJECTIVE_METRICS]; /* the newest of each */
+    struct metric last[OBJECTIVE_METRICS], evaluation[EVALUATION_METRICS]; /* the newest of each */
     double begin;
     struct memory_use use; /* of the rank with the most memory */
     int peak_rank;
@@ -252,10 +252,10 @@ static void on_step(void *context, const struct train_progress *p)
         p->step != printer->first_step + 1 && !p->evaluation[0].name)
         return;
     if (!log_capacity(STDOUT_FILENO)) return;
-    char metrics[160], evaluation[200], speed[80] = "", mfu[24] = "", loss[32] = "";
+    char metrics[160], evaluation[320], speed[80] = "", mfu[24] = "", loss[32] = "";
     if (!isnan(p->loss)) snprintf(loss, sizeof loss, printer->json ? "%.9g" : "%.6f", p->loss);
     metrics_text(p->metrics, OBJECTIVE_METRICS, "  ", printer->json, metrics, sizeof metrics);
-    metrics_text(p->evaluation, 1 + OBJECTIVE_METRICS, "  ", printer->json, evaluation, sizeof evaluation);
+    metrics_text(p->evaluation, EVALUATION_METRICS, "  ", printer->json, evaluation, sizeof evaluation);
     int n =
         p->tokens_per_s > 0 ? snprintf(speed, sizeof speed, "\"tokens_per_s\":%.6g,", p->tokens_per_s) : 0;
     if (p->mfu > 0) snprintf(speed + n, sizeof speed - (size_t)n, "\"mfu\":%.6g,", p->mfu);
@@ -292,9 +292,9 @@ static void log_summary(const struct progress_printer *printer, const struct run
         return;
     }
     double seconds = clock_seconds() - printer->begin;
-    char metrics[160], evaluation[200];
+    char metrics[160], evaluation[320];
     metrics_text(printer->last, OBJECTIVE_METRICS, ", ", false, metrics, sizeof metrics);
-    metrics_text(printer->evaluation, 1 + OBJECTIVE_METRICS, ", ", false, evaluation, sizeof evaluation);
+    metrics_text(printer->evaluation, EVALUATION_METRICS, ", ", false, evaluation, sizeof evaluation);
     log_info("loss %.6f -> %.6f%s%s, %.1f s, %.1f %s", printer->first_loss, printer->last_loss, metrics,
              evaluation, seconds, printer->units / seconds, _(printer->unit->rate));
     if (printer->empty_steps) log_warn("%lld steps had no label", (long long)printer->empty_steps);

@@ -43,9 +43,9 @@ static bool precedes(const struct column *a, const struct column *b, int score)
 const char *sweep_sort(struct column *columns, int first, int before, const char *best)
 {
     static char key[64];
-    const int candidates[] = {SCORE_KNN_TOP1, score_number(best)};
+    const int candidates[] = {SCORE_PROBE_TOP1, SCORE_KNN_TOP1, score_number(best)};
     int score = -1;
-    for (int k = 0; k < 2 && score < 0; k++) {
+    for (int k = 0; k < 3 && score < 0; k++) {
         bool all = candidates[k] >= 0, any = false;
         for (int c = first; c < before && all; c++)
             if (finished(&columns[c])) any = true, all = isfinite(rank_value(&columns[c], candidates[k]));

@@ -47,7 +47,9 @@
 #define CHOICES_DATA_RESIZE_AS(X) X(DATA_RESIZE_AS_AUTO, "auto") X(DATA_RESIZE_AS_PIL, "pil") \
     X(DATA_RESIZE_AS_HF, "hf") X(DATA_RESIZE_AS_HF_PIL, "hf_pil") X(DATA_RESIZE_AS_HF_FLOAT, "hf_float")
 
-#define CHOICES_TRAIN_EVAL(X) X(TRAIN_EVAL_LOSS, "loss") X(TRAIN_EVAL_KNN, "knn")
+/* In this order: the last is both of those before it (config_eval_has). */
+#define CHOICES_TRAIN_EVAL(X) X(TRAIN_EVAL_LOSS, "loss") X(TRAIN_EVAL_KNN, "knn") \
+    X(TRAIN_EVAL_PROBE, "probe") X(TRAIN_EVAL_KNN_PROBE, "knn+probe")
 #define CHOICES_DATA_TOKENS(X) X(DATA_TOKENS_AUTO, "auto") X(DATA_TOKENS_MEGATRON, "megatron") \
     X(DATA_TOKENS_LLMC, "llmc") X(DATA_TOKENS_UINT16, "uint16") X(DATA_TOKENS_UINT32, "uint32") \
     X(DATA_TOKENS_BYTES, "bytes")

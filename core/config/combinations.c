@@ -35,6 +35,23 @@ void combination(const struct combinations *walk, bool fatal, const char *key, c
 
 /* ---- Rows ---- */
 
+/* Scores of features (train.eval). */
+static void evaluation_rows(const struct combinations *w, const struct config *c)
+{
+    const char *eval = train_eval_names[c->train.eval];
+    bool features = c->train.eval != TRAIN_EVAL_LOSS, probe = config_eval_has(c, TRAIN_EVAL_PROBE);
+    REFUSE(w, features && c->train.objective != TRAIN_OBJECTIVE_DISTILL, "train.eval", "leave it out",
+           "train.eval %s is for a distillation: a classifier's top-1 is measured without it", eval);
+    REFUSE(w, features && !c->data.val[0], "train.eval", "set data.val",
+           "train.eval %s requires images in data.val", eval);
+    NOTE(w, !features && config_changed(c, "train.knn_bank"), "train.knn_bank", "set train.eval: knn",
+         "train.knn_bank has no effect: train.eval is loss");
+    static const char *const of_probe[] = {"train.probe_l2", "train.probe_classes"};
+    for (size_t i = 0; i < sizeof of_probe / sizeof *of_probe; i++)
+        NOTE(w, !probe && config_changed(c, of_probe[i]), of_probe[i], "set train.eval: probe",
+             "%s has no effect: train.eval is %s", of_probe[i], eval);
+}
+
 /* Keys that the objective does not read: of the teacher, of labels, of images or of tokens. The first row of
  * a key counts. */
 enum {
@@ -97,13 +114,6 @@ static void objective_rows(const struct combinations *w, const struct config *c)
     const char *objective = train_objective_names[c->train.objective];
     bool text = c->train.objective == TRAIN_OBJECTIVE_CLASSIFY && config_reads_tokens(c);
     int read_by = text ? T : 1 << c->train.objective;
-    bool knn = c->train.eval == TRAIN_EVAL_KNN;
-    REFUSE(w, knn && c->train.objective != TRAIN_OBJECTIVE_DISTILL, "train.eval", "leave it out",
-           "train.eval knn is for a distillation: a classifier's top-1 is measured without it");
-    REFUSE(w, knn && !c->data.val[0], "train.eval", "set data.val",
-           "train.eval knn requires images in data.val");
-    NOTE(w, !knn && config_changed(c, "train.knn_bank"), "train.knn_bank", "set train.eval: knn",
-         "train.knn_bank has no effect: train.eval is loss");
     for (int key = 0; key < (w->list ? 1 : config_key_count); key++) {
         const char *name = config_keys[key].name;
         REFUSE(w, c->train.objective == TRAIN_OBJECTIVE_DISTILL && c->origins[key].of_model,
@@ -128,7 +138,7 @@ static void objective_rows(const struct combinations *w, const struct config *c)
         size_t i = 0;
         while (i < count && strncmp(name, objectives_of[i].prefix, strlen(objectives_of[i].prefix)) != 0) i++;
         if (i == count || objectives_of[i].objectives & read_by || !config_changed(c, name)) continue;
-        if (knn && strcmp(name, "data.labels") == 0) continue;
+        if (c->train.eval != TRAIN_EVAL_LOSS && strcmp(name, "data.labels") == 0) continue;
         bool of_text = read_by == C && objectives_of[i].objectives & T;
         combination(w, true, name,
                     of_text ? N_("leave it out; a classifier of texts has model.family: bert, or its kin")
@@ -469,6 +479,7 @@ void config_combinations(const struct combinations *w)
 {
     const struct config *c = w->config;
     bool teacher = c->train.objective == TRAIN_OBJECTIVE_DISTILL;
+    evaluation_rows(w, c);
     objective_rows(w, c);
     preprocess_rows(w, "data", &c->data.images);
     if (!w->list) preprocess_rows(w, "data_s", &c->data_s.images);

@@ -186,7 +186,9 @@ struct config {
         int64_t eval_every; /* epochs; 0: no evaluation */
         int64_t eval_steps; /* 0: eval_every */
         enum train_eval eval;
-        int64_t knn_bank;  /* images */
+        int64_t knn_bank; /* images */
+        double probe_l2;  /* regularisation of the linear probe */
+        int64_t probe_classes;
         char *memory;      /* bytes, or auto: memory limit of the run; "": the keys are used as given */
         char *scratch_dir; /* of streamed weights; "": the configuration's directory */
     } train;
@@ -288,6 +290,13 @@ bool config_key_used(const struct config *config, int key);
 
 /* Returns whether adapters alone are trained: the run's checkpoints have no other weights. */
 bool config_trains_adapters(const struct config *config);
+/* Returns whether train.eval includes the nearest neighbours, or the linear probe. */
+static inline bool config_eval_has(const struct config *config, enum train_eval part)
+{
+    _Static_assert(TRAIN_EVAL_KNN == 1 && TRAIN_EVAL_PROBE == 2 && TRAIN_EVAL_KNN_PROBE == 3,
+                   "train.eval: bits");
+    return (config->train.eval & part) != 0;
+}
 /* Returns whether the samples are tokens: by the objective, or by the family of a classifier. */
 bool config_reads_tokens(const struct config *config);
 /* Returns the bytes of a text such as "8GiB", "500MB" or "4096"; INT64_MIN: it is no such text, or 0. */

@@ -23,7 +23,7 @@ struct data_options experiment_tower_images(const struct config *c, int tower)
 {
     struct stat st;
     bool list = stat(c->data.val, &st) == 0 && S_ISREG(st.st_mode),
-         classes = objective_of(c)->classes || c->train.eval == TRAIN_EVAL_KNN;
+         classes = objective_of(c)->classes || c->train.eval != TRAIN_EVAL_LOSS;
     return (struct data_options){.root = c->data.root,
                                  .include = c->data.include,
                                  .exclude = c->data.exclude,
@@ -147,7 +147,7 @@ static struct data_options validation_options(const struct config *c, const stru
     o.mixup = o.cutmix = 0;
     o.include = NULL;
     o.whole = o.validation = true;
-    o.labels = o.labels || c->train.eval == TRAIN_EVAL_KNN;
+    o.labels = o.labels || c->train.eval != TRAIN_EVAL_LOSS;
     o.classes = train ? data_list(train) : NULL;
     o.apart = list ? NULL : c->data.root;
     if (!list) o.root = c->data.val;
@@ -184,7 +184,12 @@ static int open_bank(struct data **bank, const struct config *c, int rank, int r
     o.prefetch = 1;
     int code = data_open(bank, &o, err);
     if (!code && rank == 0) data_report(*bank);
-    return code;
+    if (code || !config_eval_has(c, TRAIN_EVAL_PROBE) || data_classes(*bank) <= c->train.probe_classes)
+        return code;
+    error_set(err, EXIT_CONFIG, "raise train.probe_classes, or set train.eval: knn",
+              "train.probe_classes is %lld, but data.root has %d classes", (long long)c->train.probe_classes,
+              data_classes(*bank));
+    return error_at(err, c->data.root, 0, 0);
 }
 
 int experiment_open_validation(struct validation_data *d, const struct config *c, const struct data *train,
@@ -194,7 +199,7 @@ int experiment_open_validation(struct validation_data *d, const struct config *c
     int code = 0;
     *d = (struct validation_data){0};
     if (!c->data.val[0]) return 0;
-    if (c->train.eval == TRAIN_EVAL_KNN) code = open_bank(&d->bank, c, rank, ranks, batch, err);
+    if (c->train.eval != TRAIN_EVAL_LOSS) code = open_bank(&d->bank, c, rank, ranks, batch, err);
     if (code) return code;
     struct data_options options = validation_options(c, d->bank ? d->bank : train);
     options.rank = rank;
@@ -203,7 +208,7 @@ int experiment_open_validation(struct validation_data *d, const struct config *c
     options.order = order;
     options.partly = order && order->count;
     if (!options.labels && options.label_file && options.label_file[0]) {
-        code = error_set(err, EXIT_CONFIG, "name a directory, or set train.eval: knn",
+        code = error_set(err, EXIT_CONFIG, "name a directory, or set train.eval: knn or probe",
                          "data.val is a list, which requires classes");
         error_at(err, c->data.val, 0, 0);
     }
@@ -214,8 +219,9 @@ int experiment_open_validation(struct validation_data *d, const struct config *c
         log_warn("data.val has the same %s as data.root: %s", options.tokens ? "tokens" : "images",
                  c->data.val);
     if (!code && report && d->bank)
-        log_info("kNN: %lld images of data.root and %lld of data.val are compared",
-                 (long long)data_images(d->bank), (long long)data_images(d->val));
+        log_info("train.eval %s: features of %lld images of data.root, scored on %lld of data.val",
+                 train_eval_names[c->train.eval], (long long)data_images(d->bank),
+                 (long long)data_images(d->val));
     return code;
 }
 

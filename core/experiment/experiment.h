@@ -22,7 +22,7 @@ int experiment_open_data(struct data **data, const struct config *config, const 
 /* Images of an evaluation: one pass in their order. */
 struct validation_data {
     struct data *val;   /* of data.val; NULL: there is no evaluation */
-    struct data *bank;  /* of data.root, whose features are compared (train.eval knn); NULL: none */
+    struct data *bank;  /* of data.root, whose features are read (train.eval knn, probe); NULL: none */
     bool (*stop)(void); /* asked between two micro-batches whether to end; NULL: never */
 };
 /* Lists what identifies data.val: its images, token files, or the file that names images and classes. The

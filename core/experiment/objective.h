@@ -10,6 +10,7 @@
 #include "core/config/config.h"
 
 enum { OBJECTIVE_METRICS = 3 };
+enum { EVALUATION_METRICS = 1 + OBJECTIVE_METRICS + 4 }; /* with those of train.eval */
 
 struct metric {
     const char *name; /* key in metrics.jsonl; NULL after the last */

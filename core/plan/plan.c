@@ -3,6 +3,7 @@
 #include "core/base/path.h"
 #include "core/step/step.h"
 #include "core/step/knn.h"
+#include "core/step/probe.h"
 #include "core/plan/memory_explain.h"
 #include "core/experiment/experiment.h"
 #include "core/experiment/preprocess.h"
@@ -246,6 +247,7 @@ static void count(struct plan *p, const struct trainer *t)
     count_rules(p, t);
     p->update_flops = t->update_flops;
     if (t->knn) p->knn_bytes = (int64_t)knn_bytes(t->knn->capacity, t->knn->width, t->knn->batch);
+    if (t->probe) p->probe_bytes = (int64_t)probe_bytes(t->probe->width, t->probe->classes, t->probe->batch);
     if (c->train.cache_teacher) p->cache_bytes_per_image = targets_values(t) * (int64_t)sizeof(float);
 }
 

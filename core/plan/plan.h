@@ -47,7 +47,7 @@ struct plan {
     int64_t streamed_student_bytes;                    /* read and written per step */
     int64_t checkpoint_bytes;                          /* one checkpoint on disk */
     int64_t offload_read_bytes, offload_written_bytes; /* per step, optim.offload's file */
-    int64_t knn_bytes;                                 /* features for train.eval knn, class data; 0: none */
+    int64_t knn_bytes, probe_bytes;                    /* of train.eval, class data; 0: none */
     int64_t cache_bytes_per_image; /* teacher's cached outputs; 0 without train.cache_teacher */
 };
 

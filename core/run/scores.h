@@ -29,6 +29,10 @@ X(KNN_TOP1, knn_top1, "kNN top-1", "kNN top-1", true, true, false, false, "meopt
   "Top-1 accuracy of the nearest neighbours in the last evaluation, 0 to 1.") \
 X(KNN_TOP5, knn_top5, "kNN top-5", "kNN top-5", true, true, false, false, "meopt_knn_top5_ratio", \
   "Top-5 accuracy of the nearest neighbours in the last evaluation, 0 to 1.") \
+X(PROBE_TOP1, probe_top1, "probe top-1", "linear probe top-1", true, true, false, false, \
+  "meopt_probe_top1_ratio", "Top-1 accuracy of the linear probe in the last evaluation, 0 to 1.") \
+X(PROBE_TOP5, probe_top5, "probe top-5", "linear probe top-5", true, true, false, false, \
+  "meopt_probe_top5_ratio", "Top-5 accuracy of the linear probe in the last evaluation, 0 to 1.") \
 X(ACCURACY, accuracy, "accuracy", "accuracy in training", true, false, false, false, \
   "meopt_train_accuracy_ratio", \
   "Share of the last step's tokens that were predicted first.") \

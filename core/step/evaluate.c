@@ -3,15 +3,18 @@
 #include "core/base/memory.h"
 #include "core/base/progress.h"
 #include "core/step/knn.h"
+#include "core/step/probe.h"
 #include "core/step/step.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { UNITS, LOSS };          /* of the sums of a micro-batch: units, loss, then the metrics */
-enum { TOP1, TOP5, KNN_SUMS }; /* with nearest neighbours: after them */
-static const char *const knn_names[KNN_SUMS] = {"knn_top1", "knn_top5"};
+enum { UNITS, LOSS };            /* of the sums of a micro-batch: units, loss, then the metrics */
+enum { TOP1, TOP5, SCORE_SUMS }; /* of nearest neighbours, and then of the probe: after them */
+enum { KNN, PROBE };
+static const char *const score_names[][SCORE_SUMS] = {
+    [KNN] = {"knn_top1", "knn_top5"}, [PROBE] = {"probe_top1", "probe_top5"}};
 
 /* One pass over images of this rank. */
 struct pass {
@@ -19,7 +22,7 @@ struct pass {
     struct class_count *classes; /* may be NULL */
     double *sums;                /* of the next micro-batch */
     int64_t width;               /* of its sums */
-    float *rows;                 /* nearest neighbours: features of a round, (ranks, micro, width) */
+    float *rows;                 /* train.eval: features of a round, (ranks, micro, width) */
     int32_t *labels;             /* (ranks, micro) */
     bool (*asked)(void);         /* validation_data.stop */
     bool stop;                   /* a stop is requested of a rank */
@@ -48,18 +51,38 @@ static void count_classes(struct trainer *t, const struct data_batch *host, stru
     free(out);
 }
 
-/* Adds the votes of the nearest neighbours. */
-static int count_neighbours(struct pass *p, const struct data_batch *host, double *sums, struct error *err)
+/* Returns whether train.eval has a score: KNN or PROBE. */
+static bool has_score(const struct trainer *t, int score)
 {
-    struct knn *knn = p->t->knn;
-    struct knn_found *found = xcalloc((size_t)host->count, sizeof *found);
-    knn_features(knn, p->t->student, host->count, p->rows);
-    int code = knn_classify(knn, p->rows, host->labels, host->count, found, err);
+    return config_eval_has(t->config, score == KNN ? TRAIN_EVAL_KNN : TRAIN_EVAL_PROBE);
+}
+
+static int count_scores(const struct trainer *t) { return has_score(t, KNN) + has_score(t, PROBE); }
+
+const char *trainer_best_metric(const struct trainer *t)
+{
+    return has_score(t, PROBE) ? score_names[PROBE][TOP1]
+           : has_score(t, KNN) ? score_names[KNN][TOP1]
+                               : t->objective->best;
+}
+
+/* Adds the scores of the student's features. Classes are counted by the last score. */
+static int score_features(struct pass *p, const struct data_batch *host, double *sums, struct error *err)
+{
+    struct trainer *t = p->t;
+    struct knn_found *near = xcalloc((size_t)host->count, sizeof *near);
+    struct probe_found *found = xcalloc((size_t)host->count, sizeof *found);
+    bool probe = has_score(t, PROBE), knn = has_score(t, KNN);
+    knn_features(t->knn, t->student, host->count, p->rows);
+    int code = knn ? knn_classify(t->knn, p->rows, host->labels, host->count, near, err) : 0;
+    if (!code && probe) probe_classify(t->probe, p->rows, host->labels, host->count, found);
     for (int64_t i = 0; i < host->count && !code; i++) {
-        sums[TOP1] += found[i].top1;
-        sums[TOP5] += found[i].top5;
-        count_class(p->classes, host->labels[i], found[i].top1);
+        double *of_probe = sums + (knn ? SCORE_SUMS : 0);
+        if (knn) sums[TOP1] += near[i].top1, sums[TOP5] += near[i].top5;
+        if (probe) of_probe[TOP1] += found[i].top1, of_probe[TOP5] += found[i].top5;
+        count_class(p->classes, host->labels[i], probe ? found[i].top1 : near[i].top1);
     }
+    free(near);
     free(found);
     return code;
 }
@@ -92,7 +115,7 @@ static int evaluate_batch(struct pass *p, const struct data_batch *host, struct 
         if (end > first) t->objective->evaluate(t, &batch, target, first, end - first, t->sums);
     }
     dev->download(dev, p->sums + LOSS, t->sums, bytes);
-    if (t->knn) return count_neighbours(p, host, p->sums + p->width - KNN_SUMS, err);
+    if (t->knn) return score_features(p, host, p->sums + LOSS + step_sums(t), err);
     if (p->classes) count_classes(t, host, p->classes);
     return device_check(dev, err);
 }
@@ -123,6 +146,7 @@ static int gather_bank(struct pass *p, struct error *err)
     if (!code)
         code = comm_gather_each(t->data, p->rows, images * (size_t)t->knn->width * sizeof *p->rows, err);
     if (!code) knn_add(t->knn, p->rows, p->labels, (int64_t)(images * ranks));
+    if (!code && t->probe) probe_add(t->probe, p->rows, p->labels, (int64_t)(images * ranks));
     for (size_t i = 0; i < images * ranks; i++) p->labels[i] = -1;
     return code;
 }
@@ -175,10 +199,13 @@ static int fill_bank(struct trainer *t, const struct validation_data *data, stru
                      .rows = xcalloc((size_t)(images * t->knn->width), sizeof *p.rows),
                      .labels = xmalloc((size_t)images * sizeof *p.labels)};
     for (int64_t i = 0; i < images; i++) p.labels[i] = -1;
+    bool features = !t->stages || !t->stages->rank;
     t->knn->count = 0;
+    if (t->probe && features) probe_begin(t->probe);
     int code = each_round(&p, data->bank, bank_batch, gather_bank, &own);
     code = comm_agree(&t->ranks, code, &own, "cannot evaluate", err);
     if (!code && p.stop) code = EXIT_STOPPED;
+    if (!code && t->probe && features) probe_fit(t->probe);
     free(p.rows);
     free(p.labels);
     return code;
@@ -201,8 +228,11 @@ static void add_up(const struct trainer *t, const double *sums, int64_t rounds, 
     values[0] /= total[UNITS];
     for (int64_t k = LOSS; k < last; k++)
         result->metrics[k - LOSS] = (struct metric){t->objective->evaluation[k - LOSS], values[k - LOSS]};
-    for (int64_t k = own; k < width; k++)
-        result->metrics[last - LOSS + k - own] = (struct metric){knn_names[k - own], total[k] / total[UNITS]};
+    for (int64_t k = own; k < width; k++) {
+        int64_t score = (k - own) / SCORE_SUMS + !has_score(t, KNN);
+        result->metrics[last - LOSS + k - own] =
+            (struct metric){score_names[score][(k - own) % SCORE_SUMS], total[k] / total[UNITS]};
+    }
     if (t->objective->perplexity) /* after the means of the sums */
         result->metrics[last - LOSS] =
             (struct metric){t->objective->perplexity, exp(result->metrics[0].value)};
@@ -212,7 +242,7 @@ static void add_up(const struct trainer *t, const double *sums, int64_t rounds, 
 static int evaluate(struct trainer *t, const struct validation_data *data, struct evaluation *result,
                     struct class_count *classes, struct error *err)
 {
-    int64_t width = 1 + step_sums(t) + (t->knn ? KNN_SUMS : 0), rounds = data_epoch_batches(data->val),
+    int64_t width = 1 + step_sums(t) + count_scores(t) * SCORE_SUMS, rounds = data_epoch_batches(data->val),
             ranks = t->ranks.size;
     struct error own = {0};
     *result = (struct evaluation){0};

@@ -8,11 +8,13 @@
 
 struct evaluation {
     int64_t images; /* that could be decoded; of a language model the tokens with a label */
-    /* objective.evaluation: the loss first; with train.eval knn also knn_top1 and knn_top5 */
-    struct metric metrics[1 + OBJECTIVE_METRICS];
+    /* objective.evaluation: the loss first; with train.eval also knn_top1, knn_top5, probe_top1, probe_top5;
+     * then none, or the end of the array */
+    struct metric metrics[EVALUATION_METRICS];
 };
 
-/* Images of a class, and those of them whose class has the largest output, or the most votes. */
+/* Images of a class, and those of them whose class has the largest output: of the classifier or the probe, or
+ * the most votes. */
 struct class_count {
     int64_t images, correct;
 };
@@ -23,5 +25,8 @@ struct class_count {
  * which this rank's images are added. */
 int trainer_evaluate(struct trainer *trainer, const struct validation_data *data, struct evaluation *result,
                      struct class_count *classes, struct error *err);
+
+/* Returns the metric that chooses the best checkpoint. */
+const char *trainer_best_metric(const struct trainer *trainer);
 
 #endif

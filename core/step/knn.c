@@ -1,4 +1,4 @@
-/* Weighted k-nearest neighbours: see knn.h. */
+/* Weighted k-nearest neighbours, and features of images: see knn.h. */
 #include "core/step/knn.h"
 #include "core/base/memory.h"
 
@@ -20,8 +20,8 @@ static int64_t part_floats(int64_t rows, int64_t width) { return (rows * width +
 
 size_t knn_bytes(int64_t capacity, int64_t width, int64_t batch)
 {
-    return (size_t)(part_floats(capacity, width) + part_floats(batch, width) + batch * KNN_CHUNK) *
-           sizeof(float);
+    int64_t cosines = capacity ? batch * KNN_CHUNK : 0;
+    return (size_t)(part_floats(capacity, width) + part_floats(batch, width) + cosines) * sizeof(float);
 }
 
 int knn_create(struct knn **knn, struct device *device, int64_t capacity, int64_t width, int64_t batch,
@@ -31,7 +31,7 @@ int knn_create(struct knn **knn, struct device *device, int64_t capacity, int64_
     *k = (struct knn){.device = device, .capacity = capacity, .width = width, .batch = batch};
     *knn = k;
     k->bank = device_alloc(device, MEMORY_DATA, knn_bytes(capacity, width, batch),
-                           "features of training images (train.knn_bank)", err);
+                           "features of images (train.knn_bank)", err);
     if (!k->bank) return err->code;
     k->queries = k->bank + part_floats(capacity, width);
     k->cosines = k->queries + part_floats(batch, width);
@@ -132,7 +132,7 @@ static void compare(struct knn *k, int64_t count, int64_t first, int64_t chunk)
 int knn_dry(struct knn *k, struct tower *student, int64_t count, struct error *err)
 {
     tower_pooled(student, count, k->queries);
-    compare(k, count, 0, k->capacity < KNN_CHUNK ? k->capacity : KNN_CHUNK);
+    if (k->capacity) compare(k, count, 0, k->capacity < KNN_CHUNK ? k->capacity : KNN_CHUNK);
     return device_check(k->device, err);
 }
 

@@ -26,7 +26,7 @@ struct knn_found {
     bool top1, top5;
 };
 
-/* Memory class: data. */
+/* Memory class: data. capacity 0: for features alone. */
 int knn_create(struct knn **knn, struct device *device, int64_t capacity, int64_t width, int64_t batch,
                struct error *err);
 void knn_close(struct knn *knn);

@@ -7,6 +7,7 @@
 #include "core/experiment/experiment.h"
 #include "core/experiment/preprocess.h"
 #include "core/step/knn.h"
+#include "core/step/probe.h"
 #include "core/step/weight_stream.h"
 
 #include <assert.h>
@@ -256,6 +257,20 @@ static void place_images(struct trainer *t, bool student)
     if (images.more_views) t->in.chunk_bytes = (size_t)data_chunk(&images) * sizeof(float);
 }
 
+/* Memory for the scores of train.eval; the stages of a pipeline without the last block have no features. */
+static int create_scores(struct trainer *t, struct error *err)
+{
+    const struct config *c = t->config;
+    bool here = tower_owns(t->student, t->student->group_count - 1);
+    int64_t width = model_shape_pooled(&t->student_shape),
+            bank = here && config_eval_has(c, TRAIN_EVAL_KNN) ? c->train.knn_bank : 0;
+    if (c->train.eval == TRAIN_EVAL_LOSS) return 0;
+    int code = knn_create(&t->knn, t->device, bank, width, t->micro, err);
+    if (code || !config_eval_has(c, TRAIN_EVAL_PROBE)) return code;
+    return probe_create(&t->probe, t->device, here ? width : 0, c->train.probe_classes, t->micro,
+                        c->train.probe_l2, err);
+}
+
 static int create_buffers(struct trainer *t, struct error *err)
 {
     size_t slots = (size_t)t->schedule.slots,
@@ -299,11 +314,7 @@ static int create_buffers(struct trainer *t, struct error *err)
         goto fail;
     }
     memset(t->host_sums, 0, step_sums_bytes(t));
-    if (t->config->train.eval == TRAIN_EVAL_KNN &&
-        knn_create(&t->knn, t->device,
-                   tower_owns(t->student, t->student->group_count - 1) ? t->config->train.knn_bank : 0,
-                   model_shape_pooled(&t->student_shape), t->micro, err))
-        goto fail;
+    if (create_scores(t, err)) goto fail;
     if (t->objective->teacher)
         t->in.host_target = xcalloc((size_t)(t->micro * targets_values(t)), sizeof *t->in.host_target);
     if (t->dp && dp_buffers(t, err)) goto fail;
@@ -537,6 +548,7 @@ void trainer_close(struct trainer *t)
     device_free(t->device, t->in.labels);
     device_free(t->device, t->in.keep);
     knn_close(t->knn);
+    probe_close(t->probe);
     free(t->in.host_keep);
     free(t->in.more_labels);
     free(t->in.host_picked);

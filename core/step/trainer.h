@@ -111,7 +111,8 @@ struct trainer {
     void *input; /* of a micro-batch: the first teacher's; student_at bytes after it, the student's */
     struct inputs in;
     int64_t labels_each; /* labels of a sample: 1, or one for each token */
-    struct knn *knn;     /* train.eval knn (knn.h), else NULL */
+    struct knn *knn;     /* train.eval: features of images (knn.h); NULL: loss */
+    struct probe *probe; /* train.eval probe (probe.h), else NULL */
     int64_t step;        /* the current step; 0 between steps */
     float *dout;         /* as tower.out */
     double *sums;        /* device (micro-batches, step_sums); then struct meopt_grad_stats (groups) */

@@ -10,10 +10,10 @@
 struct train_progress {
     int64_t step, total, epoch;
     double loss, lr, grad_norm, images_per_s, step_ms, data_wait_ms;
-    double tokens_per_s;                             /* 0: the samples are images */
-    double mfu;                                      /* model FLOPs utilization; 0: the peak is unknown */
-    struct metric metrics[OBJECTIVE_METRICS];        /* of the objective */
-    struct metric evaluation[1 + OBJECTIVE_METRICS]; /* of this step; no names: there was none */
+    double tokens_per_s;                          /* 0: the samples are images */
+    double mfu;                                   /* model FLOPs utilization; 0: the peak is unknown */
+    struct metric metrics[OBJECTIVE_METRICS];     /* of the objective */
+    struct metric evaluation[EVALUATION_METRICS]; /* of this step; no names: there was none */
     int64_t wide_groups;
     double offload_wait_ms;       /* -1: nothing is offloaded */
     double stream_wait_ms;        /* -1: no weights are streamed */

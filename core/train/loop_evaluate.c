@@ -34,7 +34,7 @@ int loop_evaluate(struct train_loop *w, struct error *err)
 {
     struct train_progress *p = &w->p;
     struct evaluation found;
-    const char *best = w->t->knn ? "knn_top1" : w->t->objective->best;
+    const char *best = trainer_best_metric(w->t);
     memset(p->evaluation, 0, sizeof p->evaluation);
     if (!is_due(w)) return 0;
     enter_phase(w->listener, PHASE_EVALUATE);
@@ -53,7 +53,7 @@ int loop_evaluate(struct train_loop *w, struct error *err)
     }
     if (code) return code;
     memcpy(p->evaluation, found.metrics, sizeof p->evaluation);
-    for (int i = 0; i <= OBJECTIVE_METRICS && p->evaluation[i].name; i++) {
+    for (int i = 0; i < EVALUATION_METRICS && p->evaluation[i].name; i++) {
         const struct metric *m = &p->evaluation[i];
         if (strcmp(m->name, best) == 0 && is_better(w, m)) set_candidate(w, m);
     }

@@ -92,7 +92,7 @@ int metrics_write(struct run *run, const struct train_progress *p, json_t *cards
                              "loss", real_or_null(p->loss));
     for (int i = 0; i < OBJECTIVE_METRICS && p->metrics[i].name; i++)
         json_object_set_new(line, p->metrics[i].name, real_or_null(p->metrics[i].value));
-    for (int i = 0; i <= OBJECTIVE_METRICS && p->evaluation[i].name; i++)
+    for (int i = 0; i < EVALUATION_METRICS && p->evaluation[i].name; i++)
         json_object_set_new(line, p->evaluation[i].name, json_real(p->evaluation[i].value));
     json_t *more =
         json_pack("{s:f, s:f, s:f, s:f, s:f}", "lr", p->lr, "grad_norm", p->grad_norm, "images_per_s",

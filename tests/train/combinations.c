@@ -37,7 +37,7 @@ static const char *const settings[] = {
     "train.precision=fp32",
     "train.ema=0.9",
     "train.cache_teacher=true data.augment=false data.flip=false",
-    "train.eval=knn",
+    "train.eval=knn+probe",
     "model_s.place=streamed",
     "model_t.place=streamed",
     "model_s.freeze=1",
