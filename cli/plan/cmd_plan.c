@@ -178,7 +178,7 @@ static int compute_epoch(struct plan_report *r, struct error *err)
     if (!c->data.root[0] || file_absent(c->data.root)) return 0;
     int code = step_s > 0 || objective_of(c)->tokens ? count_images(r, err) : 0;
     if (code || step_s <= 0) return code;
-    r->epoch_hours = (double)(r->images / step_images(r)) * (step_s * 1e3) / 3.6e6;
+    r->epoch_hours = (double)(r->images * c->data.crops / step_images(r)) * (step_s * 1e3) / 3.6e6;
     return 0;
 }
 

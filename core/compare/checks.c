@@ -78,6 +78,8 @@ static const struct check checks[] = {
     {"data.workers", "data.workers", N_("each worker has its own memory and a share of the work"), BY_SETTING,
      0, false, NULL},
     SEEN("data.augment"),
+    SEEN("data.crops"),
+    SEEN("data.local_crops"),
 };
 
 static const char *check_text(const struct record *r, const void *what)

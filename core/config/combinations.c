@@ -176,6 +176,32 @@ static void preprocess_rows(const struct combinations *w, const char *section,
            data_resize_as_names[images->resize_as], data_interpolation_names[filter]);
 }
 
+/* Of several crops of each image. */
+static void crop_rows(const struct combinations *w, const struct config *c)
+{
+    bool global = c->train.global_batch > 0;
+    const char *key = global ? "train.global_batch" : "train.batch_size";
+    int64_t crops = c->data.crops, batch = global ? c->train.global_batch : c->train.batch_size;
+    REFUSE(w, crops > 1 && !c->data.augment, "data.crops", "set data.augment: true",
+           "data.crops needs data.augment");
+    REFUSE(w, crops > 1 && batch % crops, "data.crops", "choose a multiple of data.crops",
+           "%s %lld is not a multiple of data.crops %lld", key, (long long)batch, (long long)crops);
+    REFUSE(w, crops > 1 && (c->data.mixup > 0 || c->data.cutmix > 0), "data.crops",
+           "leave data.mixup and data.cutmix out",
+           "data.crops cannot be used with data.mixup or data.cutmix, which would mix crops of one image");
+    REFUSE(w, c->data.local_crops > 0 && !c->data.augment, "data.local_crops", "set data.augment: true",
+           "data.local_crops needs data.augment");
+    REFUSE(w, c->data.local_crops > crops, "data.local_crops", "raise data.crops, which counts them",
+           "data.local_crops %lld is more than data.crops %lld", (long long)c->data.local_crops,
+           (long long)crops);
+    REFUSE(w, c->data.local_scale_min > c->data.local_scale_max, "data.local_scale_min", "swap them",
+           "data.local_scale_min is above data.local_scale_max");
+    static const char *const of_local[] = {"data.local_scale_min", "data.local_scale_max"};
+    for (size_t i = 0; i < sizeof of_local / sizeof *of_local; i++)
+        NOTE(w, !c->data.local_crops && config_changed(c, of_local[i]), of_local[i], "set data.local_crops",
+             "%s has no effect: data.local_crops is 0", of_local[i]);
+}
+
 static void data_rows(const struct combinations *w, const struct config *c)
 {
     REFUSE(w, c->data.crop_scale_min > c->data.crop_scale_max, "data.crop_scale_min", "swap them",
@@ -491,6 +517,7 @@ void config_combinations(const struct combinations *w)
     tower_rows(w, c, &c->model_s, teacher && !w->list ? "model_s" : "model");
     model_rows(w, c);
     data_rows(w, c);
+    crop_rows(w, c);
     slice_rows(w, c);
     step_rows(w, c);
     optimizer_rows(w, c);

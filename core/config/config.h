@@ -141,6 +141,8 @@ struct config {
         bool augment;
         /* of the area; min 0: from the pipeline (clip .9, dinov2 .32) */
         double crop_scale_min, crop_scale_max;
+        int64_t crops, local_crops; /* of each image; those of them in the range of local_scale */
+        double local_scale_min, local_scale_max;
         int flip;             /* -1 until the family is known: true for the dinov2 pipeline when augmenting */
         int64_t randaugment;  /* magnitude, 0 to 30; 0: none */
         double erasing;       /* probability */

@@ -33,6 +33,8 @@ static const struct {
     {"save_total_limit keep_checkpoints keep_last", "train.checkpoint_keep"},
     {"logging_steps log_interval log_freq print_freq", "train.log_every"},
     {"num_workers workers dataloader_num_workers", "data.workers"},
+    {"aug_repeats repeated_aug num_crops crops_number n_crops", "data.crops"},
+    {"local_crops_number", "data.local_crops"},
     {"img_size image_res resolution input_size crop_size", "data.image_size"},
     {"data_path dataset data_dir dataset_path train_data images image_dir", "data.root"},
     {"teacher teacher_path teacher_checkpoint teacher_weights", "model_t.weight"},

@@ -12,7 +12,7 @@
 double image_uniform(const struct image_draw *draw, uint32_t which)
 {
     uint32_t counter[4] = {(uint32_t)draw->index, (uint32_t)(draw->index >> 32), (uint32_t)draw->epoch,
-                           which >> 2},
+                           which >> 2 | draw->crop << 16},
              out[4];
     uint32_t key[2] = {(uint32_t)draw->seed, (uint32_t)(draw->seed >> 32) ^ 0x696d6167u};
     philox4x32_10(counter, key, out);

@@ -1,6 +1,7 @@
 /* Augmentations of training images, on prepared pixels: RandAugment and random erasing of torchvision, mixup
- * and cutmix. Random numbers are counter-based. What happens to an image depends on seed, epoch and its
- * index; how a row is mixed depends on seed, step and its position in the global batch.
+ * and cutmix. Random numbers are counter-based. What happens to an image depends on seed, epoch, its
+ * index and the number of the crop; how a row is mixed depends on seed, step and its position in the global
+ * batch.
  */
 #ifndef MEOPT_DATA_AUGMENT_H
 #define MEOPT_DATA_AUGMENT_H
@@ -10,9 +11,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* An image of a data set in an epoch. */
+/* An image of a data set in an epoch, and which of its crops. */
 struct image_draw {
     uint64_t seed, epoch, index;
+    uint32_t crop;
 };
 /* Returns number `which` of an image's draw, uniform in [0, 1). */
 double image_uniform(const struct image_draw *draw, uint32_t which);

@@ -7,9 +7,10 @@
  *
  * The order is a function of (seed, epoch, position) alone, so a run that resumes at step N, or has a
  * different number of workers, sees the same images. Ranks share each batch in micro-batches, assigned
- * round-robin: on any number of ranks, micro-batch n has the same images. Decoding and resizing are
- * bit-identical to PIL and torchvision (tests/data/preprocess). Without augmentation, a dataset of at most
- * 16 MiB after resizing is decoded once.
+ * round-robin: on any number of ranks, micro-batch n has the same images. With several crops, those of an
+ * image are neighbouring samples; a worker decodes it once if they are in one micro-batch. Decoding and
+ * resizing are bit-identical to PIL and torchvision (tests/data/preprocess). Without augmentation, a dataset
+ * of at most 16 MiB after resizing is decoded once.
  */
 #ifndef MEOPT_DATA_H
 #define MEOPT_DATA_H
@@ -105,6 +106,9 @@ struct data_options {
     int more_views;
     bool augment, flip; /* random resized crop, horizontal flip */
     double crop_scale_min, crop_scale_max;
+    int64_t crops; /* with augment: samples of each image in an epoch, each with a crop of its own; 0: 1 */
+    int64_t local_crops; /* of them, the last ones, from this range of areas */
+    double local_scale_min, local_scale_max;
     int randaugment;      /* with augment: magnitude of RandAugment, 1 to 30; 0: none (augment.h) */
     double erasing;       /* with augment: probability of random erasing */
     double mixup, cutmix; /* alpha of the Beta distribution of the shares; 0: none. Requires labels */
@@ -184,7 +188,7 @@ uint32_t data_hash(const struct data *data); /* image_list_hash of its images */
 int32_t data_classes(const struct data *data);
 const char *data_class_name(const struct data *data, int32_t class);
 uint32_t data_classes_hash(const struct data *data); /* image_list_classes_hash: names and labels */
-int64_t data_epoch_batches(const struct data *data); /* full batches of all ranks */
+int64_t data_epoch_batches(const struct data *data); /* full batches of all ranks; samples are crops */
 /* Stops the workers and restarts them at batch `step`, counted over all epochs. */
 int data_start(struct data *data, int64_t step, struct error *err);
 /* Returns the next batch; whole: count 0 after the last one. An image that cannot be decoded is replaced

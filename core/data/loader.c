@@ -137,18 +137,17 @@ static int sample_views(const struct data *d, float *batch, int64_t slot, struct
 }
 
 /* Converts decoded and resized pixels into a slot of a batch; pixels NULL: zeros. */
-static void store_sample(const struct data *d, float *batch, int64_t slot, const uint8_t *pixels, int64_t id,
-                         int64_t epoch)
+static void store_sample(const struct data *d, float *batch, int64_t slot, const uint8_t *pixels,
+                         const struct image_draw *draw)
 {
     const struct data_options *o = &d->options;
-    struct image_draw draw = {o->seed, (uint64_t)epoch, (uint64_t)id};
     struct view views[VIEWS];
     int count = sample_views(d, batch, slot, views);
     for (struct view *v = views; v < views + count; v++) {
         if (pixels) image_normalize(pixels + v->place, v->how, v->side, v->to);
         else memset(v->to, 0, 3 * (size_t)v->side * (size_t)v->side * sizeof *v->to);
         if (pixels && o->augment && o->erasing > 0)
-            image_erase(v->to, v->side, image_erasing(v->side, o->erasing, &draw));
+            image_erase(v->to, v->side, image_erasing(v->side, o->erasing, draw));
     }
 }
 
@@ -168,15 +167,22 @@ static int64_t global_row(const struct data_options *o, int64_t slot)
     return (slot / o->micro * o->ranks + o->rank) * o->micro + slot % o->micro;
 }
 
-static int64_t image_at(const struct data *d, int64_t batch, int64_t row, int64_t offset, int64_t *epoch)
+/* Returns the position of a row among the samples of an epoch. */
+static int64_t sample_at(const struct data *d, int64_t batch, int64_t row)
 {
     const struct data_options *o = &d->options;
-    *epoch = o->whole ? 0 : batch / d->epoch_batches;
-    int64_t position =
-        o->whole ? (batch * o->ranks + o->rank) * o->batch + row : batch % d->epoch_batches * o->global + row;
-    position = (position + offset) % d->list.count;
-    return o->shuffle && !o->whole ? data_shuffle(o->seed, (uint64_t)*epoch, position, d->list.count)
-                                   : position;
+    return o->whole ? (batch * o->ranks + o->rank) * o->batch + row
+                    : batch % d->epoch_batches * o->global + row;
+}
+
+/* Returns the image and the crop of a row, or, `offset` images later in the order, of its replacement. */
+static struct image_draw draw_at(const struct data *d, int64_t batch, int64_t row, int64_t offset)
+{
+    const struct data_options *o = &d->options;
+    int64_t epoch = o->whole ? 0 : batch / d->epoch_batches, sample = sample_at(d, batch, row),
+            position = (sample / o->crops + offset) % d->list.count;
+    if (o->shuffle && !o->whole) position = data_shuffle(o->seed, (uint64_t)epoch, position, d->list.count);
+    return (struct image_draw){o->seed, (uint64_t)epoch, (uint64_t)position, (uint32_t)(sample % o->crops)};
 }
 
 /* The result of loading an image. */
@@ -184,40 +190,55 @@ enum outcome { LOADED, UNDECODABLE, UNREADABLE };
 
 /* All versions of an image use the same box and the same operations. */
 static int prepare(const struct data_options *o, const struct image *image, const struct preprocess *how,
-                   int64_t side, int64_t epoch, int64_t id, uint8_t *to, struct error *err)
+                   int64_t side, const struct image_draw *draw, uint8_t *to, struct error *err)
 {
-    struct image_draw draw = {o->seed, (uint64_t)epoch, (uint64_t)id};
+    bool local = (int64_t)draw->crop >= o->crops - o->local_crops;
     if (!o->augment) return image_prepare(image, how, (int)side, to, err);
-    int code = image_prepare_random(image, how, (int)side, o->crop_scale_min, o->crop_scale_max, o->flip,
-                                    &draw, to, err);
-    return code || !o->randaugment ? code : image_randaugment(to, (int)side, o->randaugment, &draw, err);
+    int code = image_prepare_random(image, how, (int)side, local ? o->local_scale_min : o->crop_scale_min,
+                                    local ? o->local_scale_max : o->crop_scale_max, o->flip, draw, to, err);
+    return code || !o->randaugment ? code : image_randaugment(to, (int)side, o->randaugment, draw, err);
 }
 
-/* Decodes and resizes an image, pixel_bytes(d). */
-static enum outcome load_once(const struct data *d, const char *path, int64_t id, int64_t epoch, uint8_t *rgb,
-                              struct error *err)
+/* A worker's buffers. */
+struct worker {
+    uint8_t *rgb;   /* pixel_bytes */
+    float *partner; /* with mixing: one slot of a batch */
+    /* With several crops: the last image that was decoded, and its index */
+    struct image decoded;
+    int64_t decoded_id;
+};
+
+/* Decodes and resizes an image into w->rgb. */
+static enum outcome load_once(const struct data *d, struct worker *w, const char *path,
+                              const struct image_draw *draw, struct error *err)
 {
     const struct data_options *o = &d->options;
-    struct image image;
-    int code = image_load(&image, d->root, d->list.names[id], err);
-    bool read = !code || errno == 0; /* an error of the file itself, not of the system */
+    int64_t id = (int64_t)draw->index;
+    bool again = w->decoded.rgb && w->decoded_id == id, read = true;
+    struct image image = w->decoded;
+    int code = again ? 0 : image_load(&image, d->root, d->list.names[id], err);
+    if (code) read = errno == 0; /* an error of the file itself, not of the system */
     for (int i = 0; i <= o->more_views && !code; i++)
-        code = prepare(o, &image, preprocess_of(o, i), side_of(o, i), epoch, id, rgb + place_of(d, i), err);
+        code = prepare(o, &image, preprocess_of(o, i), side_of(o, i), draw, w->rgb + place_of(d, i), err);
     if (code) error_at(err, path, 0, 0);
-    image_free(&image);
+    if (!again && o->crops > 1 && image.rgb) {
+        image_free(&w->decoded);
+        w->decoded = image;
+        w->decoded_id = id;
+    } else if (!again) image_free(&image);
     return !code ? LOADED : read && code != EXIT_HOST_MEMORY ? UNDECODABLE : UNREADABLE;
 }
 
 /* Retries for a second or two: full file tables, an unavailable server and lack of memory may be
  * temporary. */
-static enum outcome load_image(const struct data *d, int64_t id, int64_t epoch, uint8_t *rgb,
+static enum outcome load_image(const struct data *d, struct worker *w, const struct image_draw *draw,
                                struct error *err)
 {
-    char *path = path_join(d->root, d->list.names[id]);
-    enum outcome outcome = load_once(d, path, id, epoch, rgb, err);
+    char *path = path_join(d->root, d->list.names[draw->index]);
+    enum outcome outcome = load_once(d, w, path, draw, err);
     for (int64_t i = 1, pause = FIRST_PAUSE_MS; outcome == UNREADABLE && i < ATTEMPTS; i++, pause *= 4) {
         nanosleep(&(struct timespec){pause / 1000, pause % 1000 * 1000000}, NULL);
-        outcome = load_once(d, path, id, epoch, rgb, err);
+        outcome = load_once(d, w, path, draw, err);
     }
     free(path);
     return outcome;
@@ -246,15 +267,15 @@ static void count_bad(struct data *d, int64_t id, const struct error *why)
 
 /* Decodes the images to keep, with all workers, under the lock. Bad ones are logged when a sample uses
  * them. */
-static void work_kept(struct data *d, uint8_t *rgb)
+static void work_kept(struct data *d, struct worker *w)
 {
     size_t bytes = pixel_bytes(d);
     while (!d->stop && !d->failure.code && d->next_kept < d->list.count) {
         int64_t id = d->next_kept++;
         pthread_mutex_unlock(&d->lock);
         struct error err = {0};
-        enum outcome outcome = load_image(d, id, 0, rgb, &err);
-        if (outcome == LOADED) d->kept[id] = memcpy(xmalloc(bytes), rgb, bytes);
+        enum outcome outcome = load_image(d, w, &(struct image_draw){.index = (uint64_t)id}, &err);
+        if (outcome == LOADED) d->kept[id] = memcpy(xmalloc(bytes), w->rgb, bytes);
         pthread_mutex_lock(&d->lock);
         if (outcome == UNREADABLE) fail(d, &err);
         d->done_kept++;
@@ -266,17 +287,18 @@ static void work_kept(struct data *d, uint8_t *rgb)
 
 /* Loads the image of a row into a slot of the batch `to`, or that of the next position that can be decoded.
  * In a whole pass a bad image gives zeros, and -1 as its index. False: loading failed or stops. */
-static bool load_row(struct data *d, int64_t batch, int64_t row, uint8_t *rgb, float *to, int64_t slot,
+static bool load_row(struct data *d, struct worker *w, int64_t batch, int64_t row, float *to, int64_t slot,
                      int64_t *number)
 {
     const struct data_options *o = &d->options;
     struct error err = {0};
     for (int64_t offset = 0; offset < d->list.count; offset++) {
-        int64_t epoch, id = image_at(d, batch, row, offset, &epoch);
+        struct image_draw draw = draw_at(d, batch, row, offset);
+        int64_t id = (int64_t)draw.index;
         const uint8_t *kept = d->kept ? d->kept[id] : NULL;
-        enum outcome outcome = kept ? LOADED : load_image(d, id, epoch, rgb, &err);
+        enum outcome outcome = kept ? LOADED : load_image(d, w, &draw, &err);
         if (outcome == LOADED) {
-            store_sample(d, to, slot, kept ? kept : rgb, id, epoch);
+            store_sample(d, to, slot, kept ? kept : w->rgb, &draw);
             *number = id;
             return true;
         }
@@ -287,7 +309,7 @@ static bool load_row(struct data *d, int64_t batch, int64_t row, uint8_t *rgb, f
         pthread_mutex_unlock(&d->lock);
         if (give_up) return false;
         if (o->whole && any) {
-            store_sample(d, to, slot, NULL, id, epoch);
+            store_sample(d, to, slot, NULL, &draw);
             *number = -1;
             return true;
         }
@@ -301,12 +323,6 @@ static bool load_row(struct data *d, int64_t batch, int64_t row, uint8_t *rgb, f
     pthread_mutex_unlock(&d->lock);
     return false;
 }
-
-/* A worker's buffers. */
-struct worker {
-    uint8_t *rgb;   /* pixel_bytes */
-    float *partner; /* with mixing: one slot of a batch */
-};
 
 static bool mixes(const struct data_options *o) { return o->mixup > 0 || o->cutmix > 0; }
 
@@ -333,7 +349,7 @@ static bool load_slot(struct data *d, struct worker *w, int64_t batch, int64_t s
 {
     const struct data_options *o = &d->options;
     int64_t buffer = batch % d->depth, *id = &d->ids[buffer][slot];
-    if (!load_row(d, batch, global_row(o, slot), w->rgb, d->images[buffer], slot, id)) return false;
+    if (!load_row(d, w, batch, global_row(o, slot), d->images[buffer], slot, id)) return false;
     if (d->labels) d->labels[buffer][slot] = *id < 0 ? -1 : d->list.labels[*id];
     if (!d->share) return true;
     d->labels[buffer][o->batch + slot] = d->labels[buffer][slot];
@@ -351,14 +367,18 @@ static void copy_slot(const struct data *d, float *to, float *from, int64_t slot
         memcpy(out[i].to, in[i].to, 3 * (size_t)in[i].side * (size_t)in[i].side * sizeof(float));
 }
 
-/* Returns the number of slots that a worker loads together: two if they are partners, each of which is
- * decoded once. */
-static int64_t slots_at(const struct data *d, int64_t slot, int64_t samples)
+/* Returns the number of slots that a worker loads together, so that an image is decoded once: two partners,
+ * or the crops of an image. */
+static int64_t slots_at(const struct data *d, int64_t batch, int64_t slot, int64_t samples)
 {
     const struct data_options *o = &d->options;
-    int64_t row = global_row(o, slot);
+    int64_t row = global_row(o, slot), image = sample_at(d, batch, row) / o->crops, count = 1;
     bool pair = d->share && row % 2 == 0 && slot + 1 < samples && global_row(o, slot + 1) == row + 1;
-    return pair ? 2 : 1;
+    if (d->share) return pair ? 2 : 1;
+    while (slot + count < samples && global_row(o, slot + count) == row + count &&
+           sample_at(d, batch, row + count) / o->crops == image)
+        count++;
+    return count;
 }
 
 /* Loads `count` slots of a batch (slots_at) and mixes them. */
@@ -377,7 +397,7 @@ static bool load_slots(struct data *d, struct worker *w, int64_t batch, int64_t 
         mix_slot(d, batch, slot + 1, w->partner, 0, ids[slot]);
         return true;
     }
-    if (!load_row(d, batch, partner, w->rgb, w->partner, 0, &id)) return false;
+    if (!load_row(d, w, batch, partner, w->partner, 0, &id)) return false;
     mix_slot(d, batch, slot, w->partner, 0, id);
     return true;
 }
@@ -391,7 +411,7 @@ static void *work(void *argument)
     if (d->share) w.partner = xmalloc((size_t)floats * sizeof *w.partner);
     processors_stay("", -1); /* the creating thread may be bound to a NUMA node */
     pthread_mutex_lock(&d->lock);
-    if (d->kept) work_kept(d, w.rgb);
+    if (d->kept) work_kept(d, &w);
     while (!d->stop && !d->failure.code) {
         int64_t batch = d->first_batch + d->next_sample / o->batch, slot = d->next_sample % o->batch,
                 samples = batch_samples(d, batch);
@@ -400,7 +420,7 @@ static void *work(void *argument)
             pthread_cond_wait(&d->changed, &d->lock);
             continue;
         }
-        int64_t count = slots_at(d, slot, samples);
+        int64_t count = slots_at(d, batch, slot, samples);
         d->next_sample += count;
         pthread_mutex_unlock(&d->lock);
         bool there = load_slots(d, &w, batch, slot, count);
@@ -411,6 +431,7 @@ static void *work(void *argument)
     }
     pthread_cond_broadcast(&d->changed);
     pthread_mutex_unlock(&d->lock);
+    image_free(&w.decoded);
     free(w.rgb);
     free(w.partner);
     return NULL;
@@ -438,6 +459,7 @@ int data_open(struct data **data, const struct data_options *options, struct err
     if (d->options.global <= 0) d->options.global = options->batch * options->ranks;
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->changed, NULL);
+    if (d->options.crops <= 0 || !options->augment || options->whole) d->options.crops = 1;
     if (d->options.workers <= 0) d->options.workers = sysconf(_SC_NPROCESSORS_ONLN);
     int code = augment_check(options, err);
     if (!code && options->list && options->list->count) {
@@ -452,11 +474,12 @@ int data_open(struct data **data, const struct data_options *options, struct err
     if (!code && options->tokens) code = token_loader_open(&d->tokens, &d->options, &d->list, err);
     if (!code) {
         int64_t global = d->options.global, count = data_images(d);
-        d->epoch_batches = options->whole ? (count + global - 1) / global : count / global;
+        int64_t samples = count * d->options.crops;
+        d->epoch_batches = options->whole ? (count + global - 1) / global : samples / global;
         if (d->epoch_batches == 0)
             code = error_set(err, EXIT_CONFIG, "lower train.batch_size",
-                             "%lld %s are fewer than one batch of %lld", (long long)count, "images",
-                             (long long)global);
+                             "%lld %s are fewer than one batch of %lld", (long long)samples,
+                             d->options.crops > 1 ? _("crops") : _("images"), (long long)global);
         if (code) error_at(err, options->root, 0, 0);
     }
     if (code) data_close(d);
@@ -561,14 +584,15 @@ int data_image(struct data *d, int64_t image, float *out, bool *decoded, struct 
 {
     struct error local;
     if (!err) err = &local;
-    uint8_t *rgb = xmalloc(pixel_bytes(d));
-    enum outcome outcome = load_image(d, image, 0, rgb, err);
+    struct worker w = {.rgb = xmalloc(pixel_bytes(d))};
+    enum outcome outcome = load_image(d, &w, &(struct image_draw){.index = (uint64_t)image}, err);
     *decoded = outcome == LOADED;
     struct view views[VIEWS];
     int count = sample_views(d, out, 0, views);
     for (struct view *v = views; *decoded && v < views + count; v++)
-        image_normalize(rgb + v->place, v->how, v->side, v->to);
-    free(rgb);
+        image_normalize(w.rgb + v->place, v->how, v->side, v->to);
+    image_free(&w.decoded);
+    free(w.rgb);
     return outcome == UNREADABLE ? err->code : 0;
 }
 

@@ -34,6 +34,10 @@ struct data_options experiment_tower_images(const struct config *c, int tower)
                                  .flip = c->data.flip == 1,
                                  .crop_scale_min = c->data.crop_scale_min,
                                  .crop_scale_max = c->data.crop_scale_max,
+                                 .crops = c->data.crops,
+                                 .local_crops = c->data.local_crops,
+                                 .local_scale_min = c->data.local_scale_min,
+                                 .local_scale_max = c->data.local_scale_max,
                                  .randaugment = (int)c->data.randaugment,
                                  .erasing = c->data.erasing,
                                  .shuffle = c->data.shuffle,
@@ -320,7 +324,7 @@ int experiment_check_samples(const struct config *c, struct error *err)
 bool experiment_mostly_warmup(const struct config *c, int64_t images, struct error *note)
 {
     int64_t batch = c->train.global_batch > 0 ? c->train.global_batch : c->train.batch_size,
-            total = c->train.steps > 0 ? c->train.steps : c->train.epochs * (images / batch),
+            total = c->train.steps > 0 ? c->train.steps : c->train.epochs * (images * c->data.crops / batch),
             steps = config_warmup(c, total);
     const char *key = c->optim.warmup_ratio > 0 ? "optim.warmup_ratio" : "optim.warmup_steps";
     if (total < 2 || steps <= total / 2) return false;

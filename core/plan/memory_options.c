@@ -14,14 +14,16 @@
 /* ---- The table ---- */
 
 /* A baseline has no streaming and no offloading. */
-#define HELD         "model_t.place=resident model_s.place=resident optim.offload=none "
-#define MEOPT        "optim.use_meopt=true optim.pure_bf16=false "
-#define CACHED       "train.cache_teacher=true"
-#define OF_TEACHER   .teacher = true
-#define RECOMPUTED   "train.recompute=block train.save_activations=minimal"
-#define STREAMED_T   "model_t.place=streamed"
-#define STREAMED_S   "model_s.place=streamed"
-#define FIXED_CROPS  .with = "data.augment=false data.flip=auto data.randaugment=0 data.erasing=0"
+#define HELD       "model_t.place=resident model_s.place=resident optim.offload=none "
+#define MEOPT      "optim.use_meopt=true optim.pure_bf16=false "
+#define CACHED     "train.cache_teacher=true"
+#define OF_TEACHER .teacher = true
+#define RECOMPUTED "train.recompute=block train.save_activations=minimal"
+#define STREAMED_T "model_t.place=streamed"
+#define STREAMED_S "model_s.place=streamed"
+#define FIXED_CROPS                                                                                          \
+    .with = "data.augment=false data.flip=auto data.randaugment=0 data.erasing=0 "                           \
+            "data.crops=1 data.local_crops=0"
 #define ANY_CLIPPING .with = "optim.clip_mode=auto"
 
 #define LOGITS(size)                                                                                         \

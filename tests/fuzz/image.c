@@ -13,8 +13,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     uint8_t *out = malloc(32 * 32 * 3);
     if (out && (int64_t)image.width * image.height < 4000000) {
         image_prepare(&image, &preprocess_clip, 32, out, &err);
-        image_prepare_random(&image, &preprocess_clip, 32, 0.08, 1, true, &(struct image_draw){1, 2, 3}, out,
-                             &err);
+        image_prepare_random(&image, &preprocess_clip, 32, 0.08, 1, true, &(struct image_draw){1, 2, 3, 0},
+                             out, &err);
     }
     free(out);
     image_free(&image);

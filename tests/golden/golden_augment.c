@@ -93,7 +93,7 @@ static void draws_have_their_distributions(void **state)
     double area = 0, sum = 0, square = 0;
     int cuts = 0, used[AUGMENT_OPS] = {0};
     for (uint64_t i = 0; i < DRAWS; i++) {
-        struct image_draw draw = {5, i % 7, i};
+        struct image_draw draw = {5, i % 7, i, 0};
         struct pixel_box b = image_erasing(SIDE, 0.25, &draw);
         assert_true(b.left >= 0 && b.top >= 0 && b.right <= SIDE && b.bottom <= SIDE);
         double part = (double)(b.right - b.left) * (b.bottom - b.top) / SIDE / SIDE;

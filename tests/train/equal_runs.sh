@@ -113,8 +113,8 @@ model: {family: dinov2}
 model_t: {init: random, width: 48, depth: 3, heads: 2, hidden: 64, patch: 7}
 model_s: {init: random, width: 32, depth: 3, heads: 2, hidden: 64, patch: 7, drop_path: 0.2}
 loss: {type: cosine}
-$pictures, val: val14, augment: true}
-train: {eval: knn+probe, knn_bank: 20, precision: fp32}
+$pictures, val: val14, augment: true, crops: 3, local_crops: 1}
+train: {eval: knn+probe, eval_steps: 3, knn_bank: 20, precision: fp32}
 optim: {lr: 2.0e-2}
 END
 for freeze in 2 ${MEOPT_LONG:+all_but_head embed -1}; do

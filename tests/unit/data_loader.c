@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -165,16 +166,17 @@ static void take_mixed(struct data_options o, int ranks, int64_t micro, int64_t 
     }
 }
 
-static void mixing_does_not_depend_on_ranks_or_workers(void **state)
+enum { FILES = 8 };
+static const char *const files[FILES] = {"01_base444.jpg",   "02_base422.jpg", "05_gray.jpg",
+                                         "13_cmyk.jpg",      "14_rgb.png",     "16_palette.png",
+                                         "17_truncated.jpg", "06_tiny.jpg"};
+
+/* Makes a directory with the files in directories of classes. */
+static void put_classes(char *root)
 {
-    char root[] = "/tmp/meopt-test-XXXXXX";
-    static const char *const files[] = {"01_base444.jpg",   "02_base422.jpg", "05_gray.jpg",
-                                        "13_cmyk.jpg",      "14_rgb.png",     "16_palette.png",
-                                        "17_truncated.jpg", "06_tiny.jpg"};
-    static struct mixed plain, one, other;
-    assert_non_null(mkdtemp(root));
     struct error err;
-    for (int i = 0; i < 8; i++) {
+    assert_non_null(mkdtemp(root));
+    for (int i = 0; i < FILES; i++) {
         char name[32];
         snprintf(name, sizeof name, "%c/%d", 'a' + i % 3, i);
         char *directory = path_join(root, name);
@@ -182,6 +184,21 @@ static void mixing_does_not_depend_on_ranks_or_workers(void **state)
         put_file(directory, files[i], files[i]);
         free(directory);
     }
+}
+
+/* Ways to share and load six rows. */
+static const struct {
+    int ranks;
+    int64_t micro, workers;
+} forms[] = {{1, 6, 1}, {1, 6, 4}, {1, 1, 2}, {1, 3, 3}, {2, 1, 2},
+             {2, 3, 2}, {3, 1, 1}, {3, 2, 2}, {6, 1, 2}};
+
+static void mixing_does_not_depend_on_ranks_or_workers(void **state)
+{
+    char root[] = "/tmp/meopt-test-XXXXXX";
+    static struct mixed plain, one, other;
+    struct error err;
+    put_classes(root);
     struct data_options o = {.root = root,
                              .image_size = MIX_SIDE,
                              .preprocess = preprocess_clip,
@@ -192,11 +209,6 @@ static void mixing_does_not_depend_on_ranks_or_workers(void **state)
                              .prefetch = 2,
                              .max_bad = 0.5,
                              .labels = true};
-    static const struct {
-        int ranks;
-        int64_t micro, workers;
-    } forms[] = {{1, 6, 1}, {1, 6, 4}, {1, 1, 2}, {1, 3, 3}, {2, 1, 2},
-                 {2, 3, 2}, {3, 1, 1}, {3, 2, 2}, {6, 1, 2}};
     for (int augment = 0; augment < 2; augment++) {
         o.augment = o.flip = augment;
         o.randaugment = augment ? 9 : 0;
@@ -234,6 +246,123 @@ static void mixing_does_not_depend_on_ranks_or_workers(void **state)
     struct data *d;
     assert_int_equal(data_open(&d, &o, &err), EXIT_CONFIG);
     assert_int_equal(file_remove_tree(root, &err), 0);
+}
+
+/* Returns the bytes that this process has read; -1: unknown. */
+static long long bytes_read(void)
+{
+    long long bytes = -1;
+    FILE *f = fopen("/proc/self/io", "r");
+    if (f && fscanf(f, "rchar: %lld", &bytes) != 1) bytes = -1;
+    if (f) fclose(f);
+    return bytes;
+}
+
+static float *sample(struct mixed *m, int at) { return m->images[at / MIX_ROWS][at % MIX_ROWS]; }
+
+/* Crops of an image: neighbours in the epoch, each with its own draw, also where a batch, a micro-batch or a
+ * resume begins between them; decoded once. */
+static void crops_do_not_depend_on_ranks_or_workers(void **state)
+{
+    enum { CROPS = 4, LOCAL = 2, SAMPLES = MIX_STEPS * MIX_ROWS };
+    char root[] = "/tmp/meopt-test-XXXXXX";
+    static struct mixed plain, small, one, other;
+    struct error err;
+    put_classes(root);
+    struct data_options o = {.root = root,
+                             .image_size = MIX_SIDE,
+                             .preprocess = preprocess_clip,
+                             .augment = true,
+                             .flip = true,
+                             .crop_scale_min = 0.4,
+                             .crop_scale_max = 1,
+                             .local_scale_min = 0.05,
+                             .local_scale_max = 0.3,
+                             .randaugment = 9,
+                             .erasing = 0.5,
+                             .shuffle = true,
+                             .seed = 11,
+                             .prefetch = 2,
+                             .max_bad = 0.5,
+                             .labels = true};
+    size_t bytes = sizeof one.images[0][0];
+    take_mixed(o, 1, 6, 2, 0, &plain); /* step 0: the first six images of epoch 0 */
+    o.crops = CROPS;
+    o.local_crops = LOCAL;
+    long long before = bytes_read();
+    take_mixed(o, 1, 6, 1, 0, &one);
+    long long after = bytes_read(), all = 0;
+    for (int i = 0; i < FILES; i++) {
+        char *path = path_join(MEOPT_SOURCE_DIR "/tests/data/preprocess/images", files[i]);
+        struct stat st;
+        assert_int_equal(stat(path, &st), 0);
+        all += st.st_size;
+        free(path);
+    }
+    /* 30 samples and up to 18 ahead, of 7.5 and 4.5 images, of which crops of their own would be 48 */
+    if (before >= 0 && after - before > 3 * all) fail_msg("%lld bytes read of %lld", after - before, all);
+    int replaced = 0;
+    for (int at = 0; at < SAMPLES; at++) {
+        int64_t id = one.ids[at / MIX_ROWS][at % MIX_ROWS], image = at / CROPS,
+                next = data_shuffle(11, 0, image, FILES);
+        int first = at / CROPS * CROPS;
+        replaced += id != next; /* the truncated one */
+        assert_int_equal(id, one.ids[first / MIX_ROWS][first % MIX_ROWS]);
+        for (int i = first; i < at; i++) assert_memory_not_equal(sample(&one, i), sample(&one, at), bytes);
+        if (at == first && image < MIX_ROWS)
+            assert_memory_equal(plain.images[0][image], sample(&one, at), bytes);
+    }
+    assert_true(replaced <= CROPS);
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        memset(&other, 0, sizeof other);
+        take_mixed(o, forms[i].ranks, forms[i].micro, forms[i].workers, 0, &other);
+        assert_memory_equal(&other, &one, sizeof one);
+        take_mixed(o, forms[i].ranks, forms[i].micro, forms[i].workers, 1,
+                   &other); /* resumed between crops */
+        assert_memory_equal(&other, &one, sizeof one);
+    }
+    o.local_crops = 0;
+    o.crop_scale_min = o.local_scale_min, o.crop_scale_max = o.local_scale_max;
+    take_mixed(o, 1, 6, 2, 0, &small);
+    for (int at = 0; at < SAMPLES; at++)
+        assert_int_equal(memcmp(sample(&small, at), sample(&one, at), bytes) == 0,
+                         at % CROPS >= CROPS - LOCAL);
+    assert_int_equal(file_remove_tree(root, &err), 0);
+}
+
+/* Local crops have the distribution of torchvision 0.29's RandomResizedCrop(scale=(0.05, 0.32)) for an image
+ * of 200 x 100: deciles of 100,000 draws of its get_params. The pixels are their positions. */
+static void crops_have_the_distribution_of_torchvision(void **state)
+{
+    enum { DRAWS = 4000, SIDE = 8, FIGURES = 4 };
+    static const double deciles[FIGURES][9] = {
+        {0.0770, 0.1040, 0.1316, 0.1581, 0.1852, 0.2112, 0.2380, 0.2660, 0.2926}, /* share of the area */
+        {0.7949, 0.8413, 0.8912, 0.9437, 1.0000, 1.0600, 1.1216, 1.1888, 1.2581}, /* width / height */
+        {0.2200, 0.2900, 0.3600, 0.4275, 0.5000, 0.5675, 0.6400, 0.7100, 0.7800}, /* centre */
+        {0.3350, 0.3900, 0.4300, 0.4650, 0.5000, 0.5350, 0.5700, 0.6100, 0.6650}};
+    struct preprocess how = {.resample = RESAMPLE_BILINEAR, .as = RESIZE_AS_HF_FLOAT};
+    struct image image = {xcalloc(200 * 100, 3), 200, 100};
+    struct error err;
+    int below[FIGURES][9] = {{0}};
+    for (int i = 0; i < 200 * 100; i++)
+        image.rgb[3 * i] = (uint8_t)(i % 200), image.rgb[3 * i + 1] = (uint8_t)(i / 200);
+    for (uint32_t n = 0; n < DRAWS; n++) {
+        struct image_draw draw = {7, 1, n / 8, n % 8};
+        float out[SIDE][SIDE][3];
+        assert_int_equal(image_prepare_random(&image, &how, SIDE, 0.05, 0.32, false, &draw, out, &err), 0);
+        double w = 255 * (double)(out[0][6][0] - out[0][1][0]) * SIDE / 5,
+               h = 255 * (double)(out[6][0][1] - out[1][0][1]) * SIDE / 5;
+        double found[FIGURES] = {w * h / 20000, w / h,
+                                 (127.5 * (double)(out[0][3][0] + out[0][4][0]) + 0.5) / 200,
+                                 (127.5 * (double)(out[3][0][1] + out[4][0][1]) + 0.5) / 100};
+        for (int f = 0; f < FIGURES; f++)
+            for (int k = 0; k < 9; k++) below[f][k] += found[f] <= deciles[f][k] + 1e-6;
+    }
+    for (int f = 0; f < FIGURES; f++)
+        for (int k = 0; k < 9; k++)
+            if (abs(below[f][k] - DRAWS * (k + 1) / 10) > DRAWS * 3 / 100) /* four deviations */
+                fail_msg("figure %d, decile %d: %d of %d", f, k + 1, below[f][k], DRAWS);
+    free(image.rgb);
 }
 
 /* The vector form of the resize against the plain one: odd boxes, tiny and long images, to the last byte. */
@@ -279,6 +408,8 @@ int main(void)
         cmocka_unit_test(shuffle_is_a_permutation),
         cmocka_unit_test(vector_resize_equals_plain),
         cmocka_unit_test(mixing_does_not_depend_on_ranks_or_workers),
+        cmocka_unit_test(crops_do_not_depend_on_ranks_or_workers),
+        cmocka_unit_test(crops_have_the_distribution_of_torchvision),
         cmocka_unit_test(order_does_not_depend_on_workers_ranks_or_restart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
