@@ -189,7 +189,7 @@ struct config {
         int64_t eval_steps; /* 0: eval_every */
         enum train_eval eval;
         int64_t knn_bank; /* images */
-        double probe_l2;  /* regularisation of the linear probe */
+        double probe_l2;  /* regularisation of the linear probe; 0: chosen by cross-validation */
         int64_t probe_classes;
         char *memory;      /* bytes, or auto: memory limit of the run; "": the keys are used as given */
         char *scratch_dir; /* of streamed weights; "": the configuration's directory */

@@ -425,8 +425,10 @@ const struct config_key config_keys[] = {
     {"train.knn_bank", CONFIG_INT, "images", NULL, NULL, 1, 10000000, "10000", "train plan",
      "knn and probe: most images of data.root whose features are read; for knn in 4 bytes per value", false,
      AT(train.knn_bank)},
-    {"train.probe_l2", CONFIG_REAL, NULL, NULL, NULL, 1e-9, 1e9, "1024", "train plan",
-     "probe: L2 regularisation of its least squares over standardised features", false, AT(train.probe_l2)},
+    {"train.probe_l2", CONFIG_REAL, NULL, NULL, NULL, 0, 1e12, "0", "train plan",
+     "probe: L2 regularisation of its least squares over standardised features; 0: chosen at each evaluation "
+     "by generalised cross-validation",
+     false, AT(train.probe_l2)},
     {"train.probe_classes", CONFIG_INT, "classes", NULL, NULL, 2, 1000000, "1000", "train plan",
      "probe: most classes, in 8 bytes per value of a feature", false, AT(train.probe_classes)},
     {"train.eval_steps", CONFIG_INT, "steps", NULL, NULL, 0, 1e12, "0", "train",

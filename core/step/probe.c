@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TILE = 16, LANES = 8, COLUMNS = 32, TOGETHER = 8, PARALLEL = 1 << 16 /* operations */ };
+enum { TILE = 16, LANES = 8, COLUMNS = 32, TOGETHER = 8, POWERS = 6, PARALLEL = 1 << 16 /* operations */ };
 
 static const double FLOOR = 1e-5; /* of a deviation, as in fewshot_lsr.py */
 
@@ -15,7 +15,7 @@ static int64_t padded(int64_t count) { return (count + TILE - 1) / TILE * TILE; 
 static size_t doubles(int64_t width, int64_t classes, int64_t batch)
 {
     int64_t stride = padded(width);
-    return (size_t)(stride * (stride + classes + batch + 2) + 2 * padded(classes));
+    return (size_t)(stride * (stride + classes + batch + 3) + 2 * padded(classes));
 }
 
 size_t probe_bytes(int64_t width, int64_t classes, int64_t batch)
@@ -43,7 +43,8 @@ int probe_create(struct probe **probe, struct device *device, int64_t width, int
     }
     if (device->kind == DEVICE_DRY) return 0;
     p->gram = p->memory;
-    p->sums = p->gram + p->stride * p->stride;
+    p->diagonal = p->gram + p->stride * p->stride;
+    p->sums = p->diagonal + p->stride;
     p->rows = p->sums + classes * p->stride;
     p->mean = p->rows + batch * p->stride;
     p->scale = p->mean + p->stride;
@@ -118,7 +119,7 @@ static double dot(const double *a, const double *b, int64_t count)
     return sum;
 }
 
-/* Replaces the sums of products by those of standardised features, with l2 on the diagonal. */
+/* Replaces the sums of features by those of standardised ones. */
 static void standardise(struct probe *p)
 {
     double images = (double)p->count;
@@ -129,11 +130,15 @@ static void standardise(struct probe *p)
         double variance = p->gram[k * p->stride + k] / images - p->mean[k] * p->mean[k];
         p->scale[k] = sqrt(variance < 0 ? 0 : variance) + FLOOR;
     }
-    for (int64_t i = 0; i < p->width; i++) {
-        double *row = p->gram + i * p->stride;
-        for (int64_t j = 0; j <= i; j++)
-            row[j] = (row[j] - images * p->mean[i] * p->mean[j]) / (p->scale[i] * p->scale[j]);
-        row[i] += p->l2;
+    for (int64_t i = 0; i < p->width; i++)
+        for (int64_t j = 0; j <= i; j++) {
+            double sum = p->gram[i * p->stride + j] - images * p->mean[i] * p->mean[j];
+            *(j < i ? &p->gram[j * p->stride + i] : &p->diagonal[i]) = sum / (p->scale[i] * p->scale[j]);
+        }
+    for (int64_t c = 0; c < p->classes; c++) {
+        double *sum = p->sums + c * p->stride, own = (double)p->images[c];
+        p->bias[c] = own > 0 ? 2 * own / images - 1 : NAN;
+        for (int64_t k = 0; k < p->width; k++) sum[k] = 2 * (sum[k] - own * p->mean[k]) / p->scale[k];
     }
 }
 
@@ -147,10 +152,14 @@ static void factorise_row(struct probe *p, int64_t i, int64_t first, int64_t end
     }
 }
 
-/* Replaces the lower triangle by its Cholesky factor, some columns at a time, whose rows stay in the cache.
- * false: it is not positive definite. */
-static bool factorise(struct probe *p)
+/* Computes the Cholesky factor of the sums with l2 on their diagonal, some columns at a time, whose rows stay
+ * in the cache. false: they are not positive definite. */
+static bool factorise(struct probe *p, double l2)
 {
+    for (int64_t i = 0; i < p->width; i++) {
+        for (int64_t j = 0; j < i; j++) p->gram[i * p->stride + j] = p->gram[j * p->stride + i];
+        p->gram[i * p->stride + i] = p->diagonal[i] + l2;
+    }
     for (int64_t first = 0, end; first < p->width; first = end) {
         end = first + COLUMNS < p->width ? first + COLUMNS : p->width;
         for (int64_t j = first; j < end; j++) {
@@ -166,44 +175,107 @@ static bool factorise(struct probe *p)
     return true;
 }
 
-/* Replaces the sums of `count` classes by their coefficients; each row of the factor is read once for all. */
-static void solve(struct probe *p, const int64_t *classes, int count)
+/* Solve for `count` vectors (count, stride) with the factor L, whose rows are read once for all: L x = v for
+ * v that are 0 before `first`, and L^T x = v. */
+static void solve_forward(const struct probe *p, double *vectors, int count, int64_t first)
 {
-    for (int c = 0; c < count; c++) {
-        double *w = p->sums + classes[c] * p->stride, images = (double)p->images[classes[c]];
-        p->bias[classes[c]] = 2 * images / (double)p->count - 1;
-        for (int64_t k = 0; k < p->width; k++) w[k] = 2 * (w[k] - images * p->mean[k]) / p->scale[k];
-    }
-    for (int64_t i = 0; i < p->width; i++) {
+    for (int64_t i = first; i < p->width; i++) {
         const double *row = p->gram + i * p->stride;
-        for (int c = 0; c < count; c++) {
-            double *w = p->sums + classes[c] * p->stride;
-            w[i] = (w[i] - dot(row, w, i)) / row[i];
-        }
+        for (double *v = vectors; v < vectors + count * p->stride; v += p->stride)
+            v[i] = (v[i] - dot(row + first, v + first, i - first)) / row[i];
     }
+}
+static void solve_backward(const struct probe *p, double *vectors, int count)
+{
     for (int64_t i = p->width - 1; i >= 0; i--) {
         const double *row = p->gram + i * p->stride;
-        for (int c = 0; c < count; c++) {
-            double *w = p->sums + classes[c] * p->stride, value = w[i] /= row[i];
-            for (int64_t k = 0; k < i; k++) w[k] -= row[k] * value;
+        for (double *v = vectors; v < vectors + count * p->stride; v += p->stride) {
+            v[i] /= row[i];
+            for (int64_t k = 0; k < i; k++) v[k] -= row[k] * v[i];
         }
     }
+}
+
+/* Computes the coefficients of TOGETHER classes from `first` on, if `keep`; returns their sum of squared
+ * errors. */
+static double solve_classes(struct probe *p, int64_t first, double l2, bool keep)
+{
+    int64_t count = p->classes - first < TOGETHER ? p->classes - first : TOGETHER;
+    double *w = xmalloc((size_t)(count * p->stride) * sizeof *w), *sums = p->sums + first * p->stride,
+           error = 0;
+    memcpy(w, sums, (size_t)(count * p->stride) * sizeof *w);
+    solve_forward(p, w, (int)count, 0);
+    solve_backward(p, w, (int)count);
+    for (int64_t c = 0; c < count; c++) {
+        const double *v = w + c * p->stride;
+        double mean = p->bias[first + c];
+        if (isnan(mean)) continue;
+        error += (double)p->count * (1 - mean * mean) - dot(v, sums + c * p->stride, p->width) -
+                 l2 * dot(v, v, p->width);
+    }
+    if (keep) memcpy(sums, w, (size_t)(count * p->stride) * sizeof *w);
+    free(w);
+    return error;
+}
+
+/* Returns the part of TOGETHER columns from `first` on in the trace of the inverse: squares of L^-1. */
+static double inverse_trace(const struct probe *p, int64_t first)
+{
+    int64_t count = p->width - first < TOGETHER ? p->width - first : TOGETHER;
+    double *v = xcalloc((size_t)(count * p->stride), sizeof *v), trace = 0;
+    for (int64_t c = 0; c < count; c++) v[c * p->stride + first + c] = 1;
+    solve_forward(p, v, (int)count, first);
+    for (int64_t c = 0; c < count; c++) trace += dot(v + c * p->stride, v + c * p->stride, p->width);
+    free(v);
+    return trace;
+}
+
+/* Computes the coefficients for all classes, if `keep`; returns the sum of squared errors. */
+static double solve_all(struct probe *p, double l2, bool keep)
+{
+    int64_t parts = (p->classes + TOGETHER - 1) / TOGETHER;
+    double *errors = xcalloc((size_t)parts, sizeof *errors), error = 0;
+#pragma omp parallel for schedule(dynamic)
+    for (int64_t n = 0; n < parts; n++) errors[n] = solve_classes(p, n * TOGETHER, l2, keep);
+    for (int64_t n = 0; n < parts; n++) error += errors[n];
+    free(errors);
+    return error;
+}
+
+/* Returns the error of generalised cross-validation, the factor being that of l2. */
+static double validation_error(struct probe *p, double l2)
+{
+    int64_t parts = (p->width + TOGETHER - 1) / TOGETHER;
+    double *traces = xcalloc((size_t)parts, sizeof *traces), inverse = 0, images = (double)p->count;
+#pragma omp parallel for schedule(dynamic)
+    for (int64_t n = 0; n < parts; n++) traces[n] = inverse_trace(p, n * TOGETHER);
+    for (int64_t n = 0; n < parts; n++) inverse += traces[n];
+    free(traces);
+    double free_share = 1 - ((double)p->width - l2 * inverse + 1) / images, error = solve_all(p, l2, false);
+    return error > 0 && free_share > 0 ? error / images / (free_share * free_share) : INFINITY;
+}
+
+/* Returns the l2 with the least error; 0: none can be solved. */
+static double choose_l2(struct probe *p)
+{
+    double least = INFINITY, best = 0, l2 = (double)p->count;
+    for (int k = 0; k <= POWERS; k++, l2 /= 10) {
+        if (!factorise(p, l2)) continue;
+        double error = validation_error(p, l2);
+        if (best > 0 && !(error < least)) continue;
+        best = l2;
+        least = error;
+    }
+    return best;
 }
 
 void probe_fit(struct probe *p)
 {
     standardise(p);
-    bool solvable = p->count && factorise(p);
-#pragma omp parallel for schedule(dynamic)
-    for (int64_t first = 0; first < p->classes; first += TOGETHER) {
-        int64_t with_images[TOGETHER];
-        int count = 0;
-        for (int64_t c = first; c < first + TOGETHER && c < p->classes; c++) {
-            p->bias[c] = NAN;
-            if (solvable && p->images[c]) with_images[count++] = c;
-        }
-        solve(p, with_images, count);
-    }
+    p->used_l2 = !p->count ? 0 : p->l2 > 0 ? p->l2 : choose_l2(p);
+    if (p->used_l2 > 0 && factorise(p, p->used_l2)) solve_all(p, p->used_l2, true);
+    else
+        for (int64_t c = 0; c < p->classes; c++) p->bias[c] = NAN;
 }
 
 static struct probe_found rank_class(const struct probe *p, const double *row, int32_t label)

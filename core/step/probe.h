@@ -5,8 +5,10 @@
  *
  *     sum over images |W z + b - y|^2 + l2 |W|^2
  *
- * and b, the mean of y, is not regularised. Sums and solution are doubles on the host. They are bit-identical
- * for any number of ranks and threads, and for any batches of the same rows in the same order.
+ * and b, the mean of y, is not regularised. Of N images, l2 is N, N / 10, ... or N / 10^6: the one with the
+ * least error by generalised cross-validation (Golub, Heath, Wahba 1979), unless it is given. Sums and
+ * solution are doubles on the host. They are bit-identical for any number of ranks and threads, and for any
+ * batches of the same rows in the same order.
  */
 #ifndef MEOPT_STEP_PROBE_H
 #define MEOPT_STEP_PROBE_H
@@ -17,16 +19,20 @@ struct probe {
     struct device *device;
     int64_t width, classes, batch; /* values of a feature, most classes, most rows at once */
     int64_t stride;                /* of rows: width, rounded up */
-    double l2;
-    void *memory;    /* of what follows; NULL on a dry device */
-    double *gram;    /* (stride, stride), lower triangle: sum of x x^T; then Cholesky's factor */
-    double *sums;    /* (classes, stride): sum of x per class; then the coefficients */
-    double *rows;    /* (batch, stride) */
-    double *mean;    /* (stride) */
-    double *scale;   /* (stride): deviation + 1e-5 */
-    double *bias;    /* (classes); NAN: a class without images, which is not predicted */
-    int64_t *images; /* (classes) */
-    int64_t count;   /* images so far */
+    double l2;                     /* 0: by cross-validation */
+    double used_l2;                /* by the last probe_fit */
+    void *memory;                  /* of what follows; NULL on a dry device */
+    /* (stride, stride) sum of x x^T, in the lower triangle; then of z z^T in the upper one, without its
+     * diagonal, and Cholesky's factor in the lower one */
+    double *gram;
+    double *diagonal; /* (stride) of the sum of z z^T */
+    double *sums;     /* (classes, stride): sum of x per class; then of y z; then the coefficients */
+    double *rows;     /* (batch, stride) */
+    double *mean;     /* (stride) */
+    double *scale;    /* (stride): deviation + 1e-5 */
+    double *bias;     /* (classes); NAN: a class without images, which is not predicted */
+    int64_t *images;  /* (classes) */
+    int64_t count;    /* images so far */
 };
 
 /* Scores of a row: true if its class is the first, or among the first five. Of equal scores the smaller class

@@ -1,6 +1,6 @@
-/* The linear probe: its coefficients are those of ridge regression on standardised features, solved in long
- * double; batches do not change bits; classes are ranked by their scores; without a solution, no class is
- * predicted. */
+/* The linear probe: its coefficients, and the choice of l2, are those of ridge regression on standardised
+ * features in long double; batches do not change bits; classes are ranked by their scores; without a
+ * solution, no class is predicted. */
 #include "core/base/memory.h"
 #include "core/step/probe.h"
 
@@ -53,16 +53,15 @@ static struct probe *fit(const struct set *s, int64_t batch, double l2)
     return p;
 }
 
-/* Solves (Z^T Z + l2) w = Z^T y of a class by Gaussian elimination; returns b. */
-static double solve(const struct set *s, double l2, int class, long double w[WIDTH])
+/* Solves (Z^T Z + l2) w = Z^T y for all classes by Gaussian elimination; returns the error of generalised
+ * cross-validation, with tr Z (Z^T Z + l2)^-1 Z^T + 1 degrees of freedom. */
+static double solve(const struct set *s, double l2, long double w[CLASSES][WIDTH], double b[CLASSES])
 {
-    static long double z[IMAGES][WIDTH], a[WIDTH][WIDTH + 1];
-    int count = 0, own = 0;
-    long double y[IMAGES];
+    static long double z[IMAGES][WIDTH], a[WIDTH][2 * WIDTH];
+    int count = 0, labels[IMAGES];
     for (int i = 0; i < IMAGES; i++) {
         if (s->labels[i] < 0) continue;
-        own += s->labels[i] == class;
-        y[count] = s->labels[i] == class ? 1 : -1;
+        labels[count] = s->labels[i];
         for (int k = 0; k < WIDTH; k++) z[count][k] = s->rows[i * WIDTH + k];
         count++;
     }
@@ -73,38 +72,83 @@ static double solve(const struct set *s, double l2, int class, long double w[WID
         for (int i = 0; i < count; i++) z[i][k] = (z[i][k] - mean) / (sqrtl(square) + 1e-5L);
     }
     for (int j = 0; j < WIDTH; j++)
-        for (int k = 0; k <= WIDTH; k++) {
-            a[j][k] = j == k ? l2 : 0;
-            for (int i = 0; i < count; i++) a[j][k] += z[i][j] * (k < WIDTH ? z[i][k] : y[i]);
+        for (int k = 0; k < 2 * WIDTH; k++) {
+            a[j][k] = k == j ? l2 : k == j + WIDTH;
+            for (int i = 0; i < count && k < WIDTH; i++) a[j][k] += z[i][j] * z[i][k];
         }
-    for (int j = 0; j < WIDTH; j++)
+    for (int j = 0; j < WIDTH; j++) {
+        long double pivot = a[j][j];
+        for (int k = 0; k < 2 * WIDTH; k++) a[j][k] /= pivot;
         for (int i = 0; i < WIDTH; i++) {
-            long double factor = i == j ? 0 : a[i][j] / a[j][j];
-            for (int k = j; k <= WIDTH && i != j; k++) a[i][k] -= factor * a[j][k];
+            long double factor = i == j ? 0 : a[i][j];
+            for (int k = 0; k < 2 * WIDTH && i != j; k++) a[i][k] -= factor * a[j][k];
         }
-    for (int j = 0; j < WIDTH; j++) w[j] = a[j][WIDTH] / a[j][j];
-    return 2.0 * own / count - 1;
+    }
+    long double freedom = WIDTH + 1, error = 0;
+    for (int k = 0; k < WIDTH; k++) freedom -= l2 * a[k][WIDTH + k];
+    for (int c = 0; c < CLASSES; c++) {
+        long double sum[WIDTH] = {0}, mean = 0;
+        for (int i = 0; i < count; i++) mean += (labels[i] == c ? 1.0L : -1.0L) / count;
+        for (int k = 0; k < WIDTH; k++)
+            for (int i = 0; i < count; i++) sum[k] += z[i][k] * (labels[i] == c ? 1 : -1);
+        for (int j = 0; j < WIDTH; j++) {
+            w[c][j] = 0;
+            for (int k = 0; k < WIDTH; k++) w[c][j] += a[j][WIDTH + k] * sum[k];
+        }
+        b[c] = (double)mean;
+        for (int i = 0; i < count && c != EMPTY; i++) {
+            long double off = mean - (labels[i] == c ? 1 : -1);
+            for (int k = 0; k < WIDTH; k++) off += w[c][k] * z[i][k];
+            error += off * off;
+        }
+    }
+    return (double)(error / count / ((1 - freedom / count) * (1 - freedom / count)));
 }
 
 static void coefficients_are_those_of_ridge_regression(void **state)
 {
-    static const double l2[] = {1e-3, 1, 1024};
+    static const double l2[] = {1e-3, 1, 1024, 0 /* by cross-validation */};
     static struct set s;
+    long double w[CLASSES][WIDTH];
+    double b[CLASSES];
     draw(&s, 1);
     for (size_t r = 0; r < sizeof l2 / sizeof *l2; r++) {
         struct probe *p = fit(&s, BATCH, l2[r]);
+        solve(&s, p->used_l2, w, b);
         for (int c = 0; c < CLASSES; c++) {
-            long double w[WIDTH];
-            double b = solve(&s, l2[r], c, w);
             if (c == EMPTY) assert_true(isnan(p->bias[c]));
-            else assert_true(fabs(p->bias[c] - b) < 1e-12);
+            else assert_true(fabs(p->bias[c] - b[c]) < 1e-12);
             for (int k = 0; k < WIDTH && c != EMPTY; k++)
-                if (fabs(p->sums[c * p->stride + k] - (double)w[k]) > 1e-9)
+                if (fabs(p->sums[c * p->stride + k] - (double)w[c][k]) > 1e-9)
                     fail_msg("l2 %g, class %d, value %d: %.15g, expected %.15Lg", l2[r], c, k,
-                             p->sums[c * p->stride + k], w[k]);
+                             p->sums[c * p->stride + k], w[c][k]);
         }
         probe_close(p);
     }
+}
+
+/* With features that say less and less about the class. */
+static void the_regularisation_has_the_least_error(void **state)
+{
+    static struct set s;
+    long double w[CLASSES][WIDTH];
+    double b[CLASSES], largest = 0, smallest = INFINITY;
+    for (int round = 0; round < 4; round++) {
+        draw(&s, 6);
+        for (int i = 0; i < IMAGES * WIDTH; i++)
+            s.rows[i] += (float)(round * sin(i * 12.9898 + i % 7) * (round == 3 ? 40 : 1));
+        struct probe *p = fit(&s, BATCH, 0);
+        double chosen = solve(&s, p->used_l2, w, b);
+        for (int k = 0; k <= 6; k++) {
+            double l2 = (double)p->count * pow(10, -k), error = solve(&s, l2, w, b);
+            if (error < chosen * (1 - 1e-9))
+                fail_msg("l2 %g has error %g, the chosen %g %g", l2, error, p->used_l2, chosen);
+        }
+        largest = p->used_l2 > largest ? p->used_l2 : largest;
+        smallest = p->used_l2 < smallest ? p->used_l2 : smallest;
+        probe_close(p);
+    }
+    assert_true(largest > 50 * smallest);
 }
 
 static void batches_do_not_change_bits(void **state)
@@ -112,9 +156,9 @@ static void batches_do_not_change_bits(void **state)
     static const int64_t batches[] = {1, 7, 3 * BATCH, IMAGES};
     static struct set s;
     draw(&s, 2);
-    struct probe *p = fit(&s, BATCH, 1);
+    struct probe *p = fit(&s, BATCH, 0);
     for (size_t i = 0; i < sizeof batches / sizeof *batches; i++) {
-        struct probe *other = fit(&s, batches[i], 1);
+        struct probe *other = fit(&s, batches[i], 0);
         assert_memory_equal(p->sums, other->sums, (size_t)(CLASSES * p->stride) * sizeof *p->sums);
         probe_close(other);
     }
@@ -159,7 +203,7 @@ static void nothing_is_predicted_without_a_solution(void **state)
     for (int none = 0; none < 2; none++) {
         for (int i = 0; i < IMAGES && none; i++) s.labels[i] = -1;
         if (!none) s.rows[7] = NAN;
-        struct probe *p = fit(&s, BATCH, 1);
+        struct probe *p = fit(&s, BATCH, 0);
         for (int i = 0; i < BATCH; i++) s.labels[i] = i % CLASSES;
         probe_classify(p, s.rows, s.labels, BATCH, found);
         for (int i = 0; i < BATCH; i++) assert_false(found[i].top1 || found[i].top5);
@@ -172,6 +216,7 @@ int main(void)
     struct error err;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(coefficients_are_those_of_ridge_regression),
+        cmocka_unit_test(the_regularisation_has_the_least_error),
         cmocka_unit_test(batches_do_not_change_bits),
         cmocka_unit_test(classes_are_ranked_by_their_scores),
         cmocka_unit_test(nothing_is_predicted_without_a_solution),
