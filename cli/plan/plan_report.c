@@ -317,8 +317,10 @@ static void add_model(json_t *root, const struct plan_report *r)
     json_object_set_new(root, "wave", json_integer(p->wave));
     bool tokens = p->student.context > 0;
     if (tokens) json_object_set_new(root, "context_tokens", json_integer(p->student.context));
-    json_object_set_new(root, "preprocessing", tokens ? json_null() : json_string(p->images[0]));
-    json_object_set_new(root, "preprocessing_student", tokens ? json_null() : json_string(p->images[p->two]));
+    json_object_set_new(root, "preprocessing",
+                        tokens ? json_null() : json_string(p->images[p->has_teacher ? 0 : TOWER_STUDENT]));
+    json_object_set_new(root, "preprocessing_student",
+                        tokens ? json_null() : json_string(p->images[TOWER_STUDENT]));
     trainer_clipping(r->config, p->exact, p->twice, clipping, sizeof clipping);
     clipping[strcspn(clipping, ":")] = 0;
     json_object_set_new(root, "clip_mode", config_clips(r->config) ? json_string(clipping) : json_null());
