@@ -47,50 +47,59 @@ template <int PARTS, int TALL> struct tile {
     }
 };
 /* Tiles of two operands, of which the next is on its way while one is used. A thread brings every SHARE-th
- * chunk of one row. What is after the last row and column is 0 or any other chunk of the operand: those rows
- * are masked, and those columns multiplied by 0, or not stored. */
+ * chunk of the same row of both, which are counted one after the other. What is after the last row and column
+ * is 0 or any other chunk of the operand: those rows are masked, and those columns multiplied by 0, or not
+ * stored. */
 template <int PARTS, int TALL> struct tiles {
-    enum { SHARE = BLOCK / TALL, EACH = (2 * PARTS + SHARE - 1) / SHARE };
-    using pair = tile<PARTS, TALL>[2];
+    using part = tile<PARTS, TALL>;
+    enum { SHARE = BLOCK / TALL, EACH = 2 * part::ACROSS / SHARE };
+    static_assert(EACH * SHARE == 2 * part::ACROSS, "");
+    using pair = part[2];
     pair *buffers;
-    const bf16 *any;     /* of what may be read */
-    const bf16 *from[2]; /* this thread's first chunk of the next tile, in each operand */
-    int64_t step[2];
-    int rows, columns, now; /* to the end, from that chunk on */
-    chunk held[2][ASYNC ? 1 : EACH];
+    const bf16 *any;                 /* of what may be read */
+    const bf16 *from[2];             /* this thread's first chunk of the next tile, in each operand */
+    int step[2], rows, columns, now; /* to the end, from that chunk on */
+    chunk held[ASYNC ? 1 : EACH];
     DEVICE_METHOD tiles(pair *shared, const span &a, const span &b) : buffers(shared), any(a.x), now(0)
     {
         int row = THREAD / SHARE, column = THREAD % SHARE * 8;
         from[0] = a.x + row * a.step + column;
         from[1] = b.x + row * b.step + column;
-        step[0] = a.step;
-        step[1] = b.step;
+        step[0] = (int)a.step;
+        step[1] = (int)b.step;
         rows = (int)a.rows - row;
         columns = a.dh - column;
     }
-    DEVICE_METHOD chunk &place(int buffer, int which, int i) const
+    /* Returns whether this thread's chunk i is one of the second operand. */
+    DEVICE_METHOD static bool second(int i)
     {
-        return buffers[buffer][which]
-            .at[THREAD / SHARE * (tile<PARTS, TALL>::WIDE / 8) + THREAD % SHARE + i * SHARE];
+        int first = i * SHARE;
+        return first >= part::ACROSS ||
+               (first + SHARE > part::ACROSS && THREAD % SHARE >= part::ACROSS - first);
     }
-    DEVICE_METHOD static bool in_tile(int i)
+    DEVICE_METHOD chunk &place(int buffer, int i) const
     {
-        return 2 * PARTS % SHARE == 0 || i < EACH - 1 || THREAD % SHARE + i * SHARE < 2 * PARTS;
+        enum { ROW = part::WIDE / 8, BACK = part::ACROSS };
+        int first = THREAD / SHARE * ROW + THREAD % SHARE + i * SHARE;
+        /* One place in two forms: sm_100 spills by the first one, AMD has more registers by the second. */
+        chunk *both = (chunk *)buffers[buffer];
+        if (!ASYNC) return both[first + (second(i) ? TALL * ROW - BACK : 0)];
+        return buffers[buffer][second(i)].at[first - (second(i) ? BACK : 0)];
     }
     DEVICE_METHOD void skip(int count)
     {
-        UNROLLED for (int which = 0; which < 2; which++) from[which] += count * step[which];
+        UNROLLED for (int which = 0; which < 2; which++) from[which] += (int64_t)count * step[which];
         rows -= count;
     }
     DEVICE_METHOD void begin()
     {
-        UNROLLED for (int which = 0; which < 2; which++) UNROLLED for (int i = 0; i < EACH; i++)
+        UNROLLED for (int i = 0; i < EACH; i++)
         {
-            if (!in_tile(i)) continue;
-            const bf16 *x = from[which] + i * SHARE * 8;
-            bool real = rows > 0 && i * SHARE * 8 < columns;
-            if (ASYNC) copy_async(&place(now ^ 1, which, i), x, real);
-            else held[which][i] = load_chunk(real ? x : any, 8, true);
+            int column = 8 * (i * SHARE - (second(i) ? part::ACROSS : 0));
+            const bf16 *x = (second(i) ? from[1] : from[0]) + column;
+            bool real = (rows > 0) & (column < columns);
+            if (ASYNC) copy_async(&place(now ^ 1, i), x, real);
+            else held[i] = load_chunk(real ? x : any, 8, true);
         }
         skip(TALL);
     }
@@ -103,12 +112,9 @@ template <int PARTS, int TALL> struct tiles {
             return;
         }
         barrier();
-        UNROLLED for (int which = 0; which < 2; which++) UNROLLED for (int i = 0; i < EACH; i++)
-        {
-            if (in_tile(i)) place(now, which, i) = held[which][ASYNC ? 0 : i];
-        }
+        UNROLLED for (int i = 0; i < EACH; i++) place(now, i) = held[ASYNC ? 0 : i];
     }
-    DEVICE_METHOD const tile<PARTS, TALL> &operator[](int i) const { return buffers[now][i]; }
+    DEVICE_METHOD const part &operator[](int i) const { return buffers[now][i]; }
 };
 /* Loads 16 rows from `row` on, and zeros after the last row and column. */
 template <int PARTS> DEVICE void factors_load(fragment (&f)[PARTS], const span &s, int row)
@@ -147,6 +153,12 @@ DEVICE void sums_store(bf16 *base, const span &s, int first, const result (&sum)
         uint32_t pair = bf16_pair(f * sum[d].at[i], f * next);
         if (row < s.rows && column < s.dh) *(word *)(x + row * s.step + column) = pair;
     }
+}
+/* Loads numbers of the lane's columns of a sum, of 16 from `at` on. */
+DEVICE void columns_load(float (&x)[FRAGMENT], const float *at)
+{
+    UNROLLED for (int i = 0; i < FRAGMENT; i += RUN)
+        __builtin_memcpy(&x[i], __builtin_assume_aligned(at + fragment_column(i), 4 * RUN), 4 * RUN);
 }
 /* Part d of 16 rows of a first operand, in registers or, where these are short, in a tile */
 template <int PARTS> DEVICE const fragment &factor_part(const fragment (&f)[PARTS], int d) { return f[d]; }
@@ -188,15 +200,15 @@ template <range (*OF)(const attention_shape &, int64_t, int64_t), int ROWS> stru
         for (int e = THREAD; e < BLOCK_WAVES * ROWS; e += BLOCK)
             shared[e] = OF(m, b, start + (e < end || e / ROWS * ROWS >= end ? e : end - 1));
     }
-    /* Returns whether a row sees any of `count` columns from j on. */
+    /* Returns whether a row sees any of `count` columns from j on. `&`: && would branch. */
     DEVICE_METHOD bool any(int j, int count) const
     {
-        return agreed(j + count > seen[0].first && j < seen[ROWS - 1].end);
+        return agreed((j + count > seen[0].first) & (j < seen[ROWS - 1].end));
     }
     /* Returns whether each row sees all of them. */
     DEVICE_METHOD bool all(int j, int count) const
     {
-        return agreed(j >= seen[ROWS - 1].first && j + count <= seen[0].end);
+        return agreed((j >= seen[ROWS - 1].first) & (j + count <= seen[0].end));
     }
 };
 /* Columns from `column` on that a row does not see become -inf; seen: of 16 rows. */
@@ -357,7 +369,8 @@ DEVICE void attention_backward_kv(const bf16 *qkv, const float *lse, const float
     enum { OWNED = BLOCK_WAVES * 16 };
     SHARED tile<PARTS, TALL> buffers[BUFFERS][2];
     SHARED range queries[OWNED];
-    SHARED float stats[BUFFERS][2][TALL]; /* of the queries: log-sum-exp, delta */
+    /* Of the queries: log-sum-exp, from TALL on delta; the rest is written, but not read. */
+    SHARED float stats[BUFFERS][BLOCK] __attribute__((aligned(16)));
     static_assert(2 * TALL <= BLOCK, "");
     int heads = (int)m.G, b = (int)BLOCK_Y / heads, kv = (int)BLOCK_Y % heads, share = (int)m.H / heads,
         start = (int)BLOCK_X * OWNED, own = THREAD / WAVE * 16;
@@ -384,17 +397,15 @@ DEVICE void attention_backward_kv(const bf16 *qkv, const float *lse, const float
     else factors_load(v[0], v_rows, own);
     for (int row = i0, left = share; left > 0; row = i0) {
         qg.turn();
-        if (THREAD < 2 * TALL)
-            stats[qg.now][THREAD / TALL][THREAD % TALL] = THREAD < TALL ? stat * LOG2_E : stat;
+        stats[qg.now][THREAD] = THREAD < TALL ? stat * LOG2_E : stat;
         barrier();
-        i0 += TALL;
-        if (i0 >= all.end) { /* the next head */
-            qg.skip(begin - i0);
-            i0 = begin;
-            left--;
-            UNROLLED for (int i = 0; i < 2; i++) qg.from[i] += m.dh;
-            stats_from += m.N;
-        }
+        bool next_head = i0 + TALL >= all.end;
+        int back = next_head ? begin - i0 - TALL : 0;
+        i0 += TALL + back;
+        left -= next_head;
+        qg.skip(back);
+        UNROLLED for (int i = 0; i < 2; i++) qg.from[i] += next_head ? m.dh : 0;
+        stats_from += next_head ? m.N : 0;
         if (left > 0) bring(i0);
         if (!wave.any(row, TALL)) continue;
         bool masked = !wave.all(row, TALL);
@@ -405,12 +416,14 @@ DEVICE void attention_backward_kv(const bf16 *qkv, const float *lse, const float
             if constexpr (SHORT) scores(ds, &values[THREAD / WAVE], qg[1], j);
             else scores(ds, v, qg[1], j);
             if (masked) mask(s[0][0], wave.seen, row + j);
+            float l[FRAGMENT], mean[FRAGMENT];
+            columns_load(l, stats[qg.now] + j);
+            columns_load(mean, stats[qg.now] + TALL + j);
             UNROLLED for (int i = 0; i < FRAGMENT; i++)
             {
-                int query = j + fragment_column(i);
-                float p = power_of_2(fmaf(s[0][0].at[i], factor, -stats[qg.now][0][query]));
+                float p = power_of_2(fmaf(s[0][0].at[i], factor, -l[i]));
                 s[0][0].at[i] = p;
-                ds[0][0].at[i] = p * (ds[0][0].at[i] - stats[qg.now][1][query]);
+                ds[0][0].at[i] = p * (ds[0][0].at[i] - mean[i]);
             }
             fragment p[1] = {fragment_of(s[0][0])}, weights[1] = {fragment_of(ds[0][0])};
             add_rows(dv, p, qg[1], j);

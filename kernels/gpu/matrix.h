@@ -247,6 +247,28 @@ DEVICE partner partner_rows(const bf16 *tile, int stride)
         __builtin_assume_aligned(tile + partner_row(i) * stride + fragment_column(i), 2 * RUN), 2 * RUN);
     return f;
 }
+/* Returns the low halves of two words, or the high ones. */
+DEVICE uint32_t halves(uint32_t a, uint32_t b, bool high)
+{
+#if !defined(MEOPT_EMULATE_WAVE)
+#if __has_builtin(__builtin_amdgcn_perm)
+    return __builtin_amdgcn_perm(b, a, high ? 0x07060302u : 0x05040100u); /* v_perm_b32 */
+#endif
+#endif
+    return high ? a >> 16 | (b & 0xffff0000u) : (a & 0xffffu) | b << 16;
+}
+/* A lane of a single part loads the word of its column and a neighbour, so that one access has two rows. */
+DEVICE void partner_columns(partner (&f)[1], const bf16 *tile, int stride)
+{
+    UNROLLED for (int i = 0; i < FRAGMENT; i += 2)
+    {
+        const bf16 *at = tile + fragment_column(i) * stride + partner_row(i) / 2 * 2;
+        uint32_t row, next;
+        __builtin_memcpy(&row, __builtin_assume_aligned(at, sizeof row), sizeof row);
+        __builtin_memcpy(&next, __builtin_assume_aligned(at + stride, sizeof next), sizeof next);
+        f[0].pair[i / 2] = halves(row, next, partner_row(i) % 2);
+    }
+}
 template <int GROUP> DEVICE void partner_columns(partner (&f)[GROUP], const bf16 *tile, int stride)
 {
     UNROLLED for (int i = 0; i < FRAGMENT; i += 2)
