@@ -516,13 +516,14 @@ DEVICE void normalize(T *x, int64_t count, double least, double norm, const opti
 NORMALIZE(optim_normalize_f32, float)
 NORMALIZE(optim_normalize_bf16, bf16)
 
-#define STEP(name, M, V)                                                                                     \
-    KERNEL(name, const optim_row *tasks, int count, optim_partial *partials)                                 \
+/* All but the last find registers for two blocks; of any formats, it would spill. */
+#define STEP(KIND, name, M, V)                                                                               \
+    KIND(name, const optim_row *tasks, int count, optim_partial *partials)                                   \
     {                                                                                                        \
         step_chunk<M, V>(tasks, count, partials);                                                            \
     }
-STEP(optim_step_f32, STATE_F32, STATE_F32)
-STEP(optim_step_bf16, STATE_BF16, STATE_BF16)
-STEP(optim_step_8bit, STATE_8BIT, STATE_8BIT)
-STEP(optim_step_4bit, STATE_4BIT, STATE_4BIT)
-STEP(optim_step_any, ANY, ANY)
+STEP(KERNEL_TWICE, optim_step_f32, STATE_F32, STATE_F32)
+STEP(KERNEL_TWICE, optim_step_bf16, STATE_BF16, STATE_BF16)
+STEP(KERNEL_TWICE, optim_step_8bit, STATE_8BIT, STATE_8BIT)
+STEP(KERNEL_TWICE, optim_step_4bit, STATE_4BIT, STATE_4BIT)
+STEP(KERNEL, optim_step_any, ANY, ANY)

@@ -293,10 +293,10 @@ KERNEL(add_shares, const float *partial, float *sums, float *more, float *most, 
         layernorm_apply(x, stride, weight, bias, mean, rstd, y, D);                                          \
     }
 #define NORM_BACKWARD(name, T, X)                                                                            \
-    KERNEL(layernorm_backward_##name, const T *dy, const X *x, int64_t stride, const float *weight,          \
-           const float *mean, const float *rstd, float *dx, int64_t dx_stride, T *to, T *plain, T *scaled,   \
-           const float *gamma, float *partial, int64_t R, int64_t D, const float *keep, int64_t rows,        \
-           int rms)                                                                                          \
+    KERNEL_TWICE(layernorm_backward_##name, const T *dy, const X *x, int64_t stride, const float *weight,    \
+                 const float *mean, const float *rstd, float *dx, int64_t dx_stride, T *to, T *plain,        \
+                 T *scaled, const float *gamma, float *partial, int64_t R, int64_t D, const float *keep,     \
+                 int64_t rows, int rms)                                                                      \
     {                                                                                                        \
         layernorm_backward(dy, x, stride, weight, mean, rstd, dx, dx_stride, to, plain, scaled, gamma,       \
                            partial, R, D, keep, rows, rms);                                                  \

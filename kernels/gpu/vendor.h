@@ -30,6 +30,7 @@
 #endif
 #define KERNEL(name, ...)                                                                                    \
     extern "C" __global__ void __launch_bounds__(256, SIMD_WAVES) name(__VA_ARGS__) /* MAX_THREADS */
+#define KERNEL_TWICE(name, ...)          KERNEL(name, __VA_ARGS__)
 #define KERNEL_BLOCKS(blocks, name, ...) KERNEL(name, __VA_ARGS__)
 
 #define DEVICE   static __device__ __forceinline__
@@ -100,6 +101,8 @@ DEVICE bool agreed(bool x) { return __builtin_amdgcn_readfirstlane(x); }
 #include <cuda_runtime.h>
 #define KERNEL(name, ...)                                                                                    \
     extern "C" __global__ void __launch_bounds__(256, 1) name(__VA_ARGS__) /* MAX_THREADS */
+/* A kernel two blocks of which find registers */
+#define KERNEL_TWICE(name, ...) extern "C" __global__ void __launch_bounds__(256, 2) name(__VA_ARGS__)
 /* A kernel with blocks of four waves, `blocks` of which find registers on a multiprocessor */
 #define KERNEL_BLOCKS(blocks, name, ...)                                                                     \
     extern "C" __global__ void __launch_bounds__(128, blocks) name(__VA_ARGS__)

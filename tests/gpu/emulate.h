@@ -126,6 +126,7 @@ struct registration : kernel {
     static void name(__VA_ARGS__);                                                                           \
     static emulate::registration registration_##name(#name, name);                                           \
     static void name(__VA_ARGS__)
+#define KERNEL_TWICE(name, ...)          KERNEL(name, __VA_ARGS__)
 #define KERNEL_BLOCKS(blocks, name, ...) KERNEL(name, __VA_ARGS__)
 
 #endif

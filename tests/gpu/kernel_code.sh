@@ -24,7 +24,7 @@ elements='^cast_(f32_f32|bf16_f32)$ 4 6 13
 ^sum_ranks_bf16$ 38 6 38'
 # PATTERN SM GFX BLACKWELL: blocks of 256 threads that find registers and shared memory
 blocks='^optim_step_any$ 1 3 1
-^(optim_step_|layernorm_backward_|swiglu_backward_) 2 3 1
+^(optim_step_|layernorm_backward_|swiglu_backward_) 2 3 2
 ^(gemm_|optim_squares$|logit_merge$) 3 5 2
 . 4 6 2'
 
