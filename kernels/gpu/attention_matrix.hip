@@ -404,8 +404,8 @@ DEVICE void attention_backward_kv(const bf16 *qkv, const float *lse, const float
         i0 += TALL + back;
         left -= next_head;
         qg.skip(back);
-        UNROLLED for (int i = 0; i < 2; i++) qg.from[i] += next_head ? m.dh : 0;
-        stats_from += next_head ? m.N : 0;
+        UNROLLED for (int i = 0; i < 2; i++) qg.from[i] += next_head ? (int)m.dh : 0;
+        stats_from += next_head ? (int)m.N : 0;
         if (left > 0) bring(i0);
         if (!wave.any(row, TALL)) continue;
         bool masked = !wave.all(row, TALL);
