@@ -32,6 +32,9 @@
     X(LOSS_TOKENS_PATCH, "patch") X(LOSS_TOKENS_AVG, "avg")
 #define CHOICES_LOSS_HEAD(X) X(LOSS_HEAD_AUTO, "auto") X(LOSS_HEAD_NONE, "none") \
     X(LOSS_HEAD_LINEAR, "linear") X(LOSS_HEAD_MLP, "mlp") X(LOSS_HEAD_PREVIOUS, "previous")
+#define CHOICES_TRAIN_CACHE_PLACE(X) X(TRAIN_CACHE_PLACE_MEMORY, "memory") X(TRAIN_CACHE_PLACE_DISK, "disk")
+#define CHOICES_TRAIN_CACHE_TYPE(X) X(TRAIN_CACHE_TYPE_FP32, "fp32") X(TRAIN_CACHE_TYPE_BF16, "bf16") \
+    X(TRAIN_CACHE_TYPE_INT8, "int8")
 #define CHOICES_LOSS_STANDARDIZE(X) X(LOSS_STANDARDIZE_NONE, "none") X(LOSS_STANDARDIZE_CHANNEL, "channel") \
     X(LOSS_STANDARDIZE_PHI_S, "phi-s")
 
@@ -118,6 +121,7 @@
     L(loss_type, CHOICES_LOSS_TYPE) L(loss_reduction, CHOICES_LOSS_REDUCTION) \
     L(loss_tokens, CHOICES_LOSS_TOKENS) L(loss_head, CHOICES_LOSS_HEAD) \
     L(loss_standardize, CHOICES_LOSS_STANDARDIZE) \
+    L(train_cache_place, CHOICES_TRAIN_CACHE_PLACE) L(train_cache_type, CHOICES_TRAIN_CACHE_TYPE) \
     L(data_pipeline, CHOICES_DATA_PIPELINE) L(data_interpolation, CHOICES_DATA_INTERPOLATION) \
     L(data_resize, CHOICES_DATA_RESIZE) L(data_resize_as, CHOICES_DATA_RESIZE_AS) \
     L(data_tokens, CHOICES_DATA_TOKENS) L(data_documents, CHOICES_DATA_DOCUMENTS) \

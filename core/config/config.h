@@ -180,6 +180,8 @@ struct config {
         int64_t wave; /* micro-batches of a wave in breadth-first rounds; 0: all of a rank */
         enum train_save_activations save_activations;
         bool cache_teacher;
+        enum train_cache_place cache_place;
+        enum train_cache_type cache_type;
         int64_t target_images;     /* of loss.standardize */
         int64_t checkpoint_steps;  /* 0: by time only */
         double checkpoint_minutes; /* 0: by steps only */

@@ -401,6 +401,12 @@ const struct config_key config_keys[] = {
            "activations that blocks save for backward: those that are expensive to recompute, or, with 8bit, "
            "the larger part of them in 8 bits; not with train.recompute block",
            train.save_activations),
+    {"train.cache_place", CONFIG_CHOICE, NULL, train_cache_place_names, NULL, 0, 0, "memory", "train plan",
+     "location of the cached outputs: in host memory of each rank, and in the run directory for a resume; or "
+     "there alone (disk), where each step reads its rows",
+     false, ENUM_AT(train_cache_place, train.cache_place)},
+    CHOICE("train.cache_type", train_cache_type, "fp32", "train plan",
+           "number format of the cached outputs; int8: 64 values share a factor", train.cache_type),
     INT("train.target_images", "images", 1, 10000000, "1000", "train",
         "loss.standardize: images of the first epoch whose outputs give mean and covariance, before the "
         "first step",

@@ -1,6 +1,10 @@
 /* The micro-batches of a step in device memory: input, labels, and what the student reads next to them. */
+#include "core/base/memory.h"
+#include "core/base/retry.h"
+#include "core/step/cached_rows.h"
 #include "core/step/step.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 void step_select(struct trainer *t, int64_t slot)
@@ -140,6 +144,30 @@ bool step_teacher_by_groups(const struct trainer *t)
     return teacher && (teacher->options.slots > 1 || teacher->options.stages > 1);
 }
 
+/* Reads the cached targets of an image. */
+static int read_cached(struct trainer *t, int64_t image, float *to, struct error *err)
+{
+    enum train_cache_type type = t->config->train.cache_type;
+    int64_t values = targets_values(t), slot = cached_slot_bytes(type, values);
+    size_t bytes = cached_row_bytes(type, values);
+    const char *row = t->cache.rows;
+    struct cached_head head;
+    if (row) row += (size_t)image * bytes;
+    else {
+        ssize_t got = retry_read(t->cache.file, t->cache.row, (size_t)slot, CACHED_ROWS_AT + image * slot);
+        if (got < 0)
+            return error_errno(err, EXIT_FAILED, NULL, "cannot read the cached outputs of image %lld",
+                               (long long)image);
+        memcpy(&head, t->cache.row, sizeof head);
+        row = (const char *)t->cache.row + sizeof head;
+        if (got < slot || head.state != 1 || head.crc != cached_row_crc(image, head.state, row, bytes))
+            return error_set(err, EXIT_INTEGRITY, "delete teacher.rows of the run, and resume",
+                             "the cached outputs of image %lld are damaged", (long long)image);
+    }
+    cached_row_decode(type, row, values, to);
+    return 0;
+}
+
 /* Uploads the cached targets of `count` images, in the layout of a micro-batch. */
 static int upload_targets(struct trainer *t, const int64_t *ids, int64_t count, struct error *err)
 {
@@ -150,19 +178,24 @@ static int upload_targets(struct trainer *t, const int64_t *ids, int64_t count, 
                              "there is no output of the teacher for image %lld: it could not be decoded when "
                              "they were computed",
                              (long long)ids[i]);
-    for (int k = 0; k < t->targets.count; k++) {
+    float *rows = xmalloc((size_t)(count * values) * sizeof *rows);
+    int code = 0;
+    for (int64_t i = 0; i < count && !code; i++) code = read_cached(t, ids[i], rows + i * values, err);
+    for (int k = 0; k < t->targets.count && !code; k++) {
         int64_t width = targets_width(t, k), patches = t->targets.of[k].rows_s,
                 classes = targets_rows(t, k) - patches;
         float *to = t->in.host_target + targets_at(t, k);
         if (t->targets.of[k].shares != k) continue;
         for (int64_t i = 0; i < count; i++) {
-            const float *from = t->cache.rows + ids[i] * values + before;
+            const float *from = rows + i * values + before;
             memcpy(to + i * classes * width, from, (size_t)(classes * width) * sizeof *to);
             memcpy(to + (count * classes + i * patches) * width, from + classes * width,
                    (size_t)(patches * width) * sizeof *to);
         }
         before += (classes + patches) * width;
     }
+    free(rows);
+    if (code) return code;
     size_t most = (size_t)(t->targets.count > 1 ? t->micro : count);
     t->device->upload(t->device, t->in.target, t->in.host_target, most * (size_t)values * sizeof(float));
     return 0;

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 int trainer_library_error(const struct meopt_error *library, struct error *err)
 {
@@ -561,7 +562,9 @@ void trainer_close(struct trainer *t)
     slice_ranks_close(t);
     layout_close(t);
     comm_close(&t->ranks);
+    if (t->cache.row) close(t->cache.file);
     free(t->cache.rows);
+    free(t->cache.row);
     free(t->cache.known);
     free(t->tensors.of);
     free(t->tensors.parameter);

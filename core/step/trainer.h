@@ -53,9 +53,12 @@ struct teacher {
     size_t input_at;              /* bytes from t->input to its images */
 };
 
-/* The targets of each image, in host memory (train.cache_teacher). */
+/* The targets of each image (train.cache_teacher, cached_rows.h): of each target its class row, then its patch
+ * rows. */
 struct teacher_outputs {
-    float *rows;    /* (images, target_values): of each target its class row, then its patch rows */
+    void *rows;     /* (images), in host memory; NULL: in the file */
+    int file;       /* descriptor, with rows NULL */
+    void *row;      /* room for one of the file */
     uint8_t *known; /* (images): 1 if the row was computed; other rows are not used */
     int64_t images;
     uint32_t list; /* data_hash of these images */

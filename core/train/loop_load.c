@@ -138,7 +138,7 @@ static int load_data(struct train_loop *w, const struct config *c, bool resumed,
     if (!code)
         code = experiment_open_validation(&w->feed.validation, c, w->feed.data, NULL, w->t->data->rank,
                                           w->t->data->size, is_rank0(w), w->t->micro, err);
-    if (!code && w->t->cache.rows && w->t->cache.list != data_hash(w->feed.data)) {
+    if (!code && w->t->cache.images && w->t->cache.list != data_hash(w->feed.data)) {
         code = error_set(err, EXIT_FAILED, "start again when the images no longer change",
                          "the images changed while the teacher's outputs were computed");
         error_at(err, c->data.root, 0, 0);

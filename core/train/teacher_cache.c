@@ -8,6 +8,7 @@
 #include "core/base/progress.h"
 #include "core/base/retry.h"
 #include "core/experiment/experiment.h"
+#include "core/step/cached_rows.h"
 #include "core/step/step.h"
 #include "core/step/weight_stream.h"
 
@@ -20,12 +21,8 @@
 
 enum { SYNC_SECONDS = 10 };
 
-struct head {
-    int64_t image;
-    uint32_t crc, computed;
-};
-
-enum { UNTRIED = 0, COMPUTED = 1, UNDECODABLE = 2 }; /* state of an image; trainer->cache.known is 0 or 1 */
+/* State of an image, as in struct cached_head; trainer->cache.known is 0 or 1. */
+enum { UNTRIED = 0, COMPUTED = 1, UNDECODABLE = 2 };
 
 struct pass {
     struct trainer *t;
@@ -34,13 +31,17 @@ struct pass {
     const char *path;
     struct data_options images_as; /* their versions, for micro-batches */
     float *chunk;                  /* a micro-batch of them */
+    enum train_cache_type type;
     int64_t images, row;
     uint8_t *state; /* (images) */
     uint8_t *made;  /* (images of a round of all ranks): their states */
     int64_t done;
-    int fd; /* of the file; -1: not writable, or not rank 0 */
-    char *block;
-    size_t block_bytes; /* records not written yet */
+    int fd;       /* of the file; -1: not writable, or not rank 0 */
+    bool disk;    /* the file alone has the rows */
+    float *round; /* (images of a round of all ranks): their rows */
+    char *slot;   /* a slot of the file */
+    int64_t slot_bytes;
+    size_t row_bytes;
     double synced_at;
     teacher_cache_tick tick;
     void *context;
@@ -90,100 +91,123 @@ static int first_line(const struct pass *p, const struct data_options *o, char *
         targets = targets_map_hash(t, i, targets);
     }
     *line = xasprintf(
-        "meopt teacher 1 images %lld list %08x row %lld weights %08x dtype %d size %lld pipeline %u\n",
-        (long long)p->images, data_hash(p->data), (long long)p->row, weights,
+        "meopt teacher 2 images %lld list %08x row %lld %s weights %08x dtype %d size %lld pipeline %u\n",
+        (long long)p->images, data_hash(p->data), (long long)p->row, train_cache_type_names[p->type], weights,
         (int)t->teachers[0].tower->options.compute, (long long)o->image_size, targets);
     return 0;
 }
 
 /* ---- the file ---- */
 
-static uint32_t record_crc(const struct head *h, const float *row, size_t bytes)
+/* Stops writing the file: with the rows in memory only a killed run needs it. */
+static int stop_writing(struct pass *p, const char *what, struct error *err)
 {
-    uint32_t crc = crc32c(crc32c(0, &h->image, sizeof h->image), &h->computed, sizeof h->computed);
-    return h->computed ? crc32c(crc, row, bytes) : crc;
-}
-
-/* Stops writing the file, with a warning: only a killed run needs it. */
-static void stop_writing(struct pass *p, const char *what)
-{
-    log_warn("%s: %s: %s; the teacher's outputs are not saved", p->path, what, strerror(errno));
+    int code = 0;
+    if (p->disk) {
+        code = error_errno(err, errno == ENOSPC ? EXIT_DISK : EXIT_FAILED, "train.cache_place: memory", "%s",
+                           _(what));
+        error_at(err, p->path, 0, 0);
+    } else log_warn("%s: %s: %s; the teacher's outputs are not saved", p->path, what, strerror(errno));
     if (p->fd >= 0) close(p->fd);
     p->fd = -1;
+    return code;
 }
 
-/* Reads the records up to the first damaged one, and returns its offset. */
-static int64_t read_records(struct pass *p, FILE *in, int64_t at)
+static void *row_in_memory(const struct pass *p, int64_t image)
 {
-    size_t bytes = (size_t)p->row * sizeof(float);
-    float *row = xmalloc(bytes);
-    for (struct head h;
-         fread(&h, sizeof h, 1, in) == 1 && h.computed <= 1 && h.image >= 0 && h.image < p->images;) {
-        if (h.computed && fread(row, bytes, 1, in) != 1) break;
-        if (record_crc(&h, row, bytes) != h.crc) break;
-        if (h.computed) memcpy(p->t->cache.rows + h.image * p->row, row, bytes);
-        p->done += (h.computed == 1) - (p->state[h.image] == COMPUTED);
-        p->state[h.image] = h.computed ? COMPUTED : UNDECODABLE;
-        at += (int64_t)(sizeof h + (h.computed ? bytes : 0));
-    }
-    free(row);
-    return at;
+    return (char *)p->t->cache.rows + (size_t)image * p->row_bytes;
 }
 
-/* Opens the file and reads its records; a file of different input is emptied. */
-static void open_file(struct pass *p, const char *line)
+/* Reads the slots: their rows, or where these stay in the file, their states. */
+static void read_slots(struct pass *p)
+{
+    struct cached_head *head = (struct cached_head *)(void *)p->slot;
+    const char *row = p->slot + sizeof *head;
+    for (int64_t i = 0; i < p->images; i++) {
+        int64_t at = CACHED_ROWS_AT + i * p->slot_bytes;
+        size_t bytes = p->disk ? sizeof *head : (size_t)p->slot_bytes;
+        if (retry_read(p->fd, p->slot, bytes, at) != (ssize_t)bytes) break;
+        bool written = head->state == COMPUTED || head->state == UNDECODABLE;
+        if (!written || (!p->disk && head->crc != cached_row_crc(i, head->state, row, p->row_bytes)))
+            continue;
+        p->state[i] = (uint8_t)head->state;
+        p->done += head->state == COMPUTED;
+        if (!p->disk && head->state == COMPUTED) memcpy(row_in_memory(p, i), row, p->row_bytes);
+    }
+}
+
+/* Opens the file and reads its slots; a file of different input is emptied. */
+static int open_file(struct pass *p, const char *line, struct error *err)
 {
     struct stat st;
-    size_t length = strlen(line);
-    char *found = xcalloc(length + 1, 1);
+    char first[CACHED_ROWS_AT] = "", *found = xcalloc(CACHED_ROWS_AT, 1);
+    snprintf(first, sizeof first, "%s", line);
     p->fd = open(p->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
+    int code = 0;
     if (p->fd >= 0 && (fstat(p->fd, &st) != 0 || !S_ISREG(st.st_mode))) {
         errno = EINVAL;
-        stop_writing(p, "is not a regular file");
-    } else if (p->fd < 0) stop_writing(p, "cannot open");
-    int copy = p->fd < 0 ? -1 : fcntl(p->fd, F_DUPFD_CLOEXEC, 3);
-    FILE *in = copy < 0 ? NULL : fdopen(copy, "r");
-    int64_t whole = 0;
-    if (in && fread(found, 1, length, in) == length && memcmp(found, line, length) == 0)
-        whole = read_records(p, in, (int64_t)length);
-    else if (in && st.st_size > 0)
+        code = stop_writing(p, N_("is not a regular file"), err);
+    } else if (p->fd < 0) code = stop_writing(p, N_("cannot open"), err);
+    bool same = p->fd >= 0 && retry_read(p->fd, found, sizeof first, 0) == (ssize_t)sizeof first &&
+                memcmp(found, first, sizeof first) == 0;
+    free(found);
+    if (same) read_slots(p);
+    if (same || p->fd < 0) return code;
+    if (st.st_size > 0)
         log_info("%s has outputs of different images or of a different teacher: they are computed again",
                  p->path);
-    if (in) fclose(in);
-    else if (copy >= 0) close(copy);
-    free(found);
-    if (p->fd >= 0 && (retry_truncate(p->fd, whole) != 0 || lseek(p->fd, whole, SEEK_SET) != whole))
-        stop_writing(p, "cannot write");
-    struct error err;
-    if (p->fd >= 0 && whole == 0 && file_write_all(p->fd, line, length, p->path, &err))
-        stop_writing(p, "cannot write");
+    if (retry_truncate(p->fd, 0) != 0 || retry_write(p->fd, first, sizeof first, 0) != (ssize_t)sizeof first)
+        code = stop_writing(p, N_("cannot write"), err);
+    return code;
 }
 
-/* Records the state of an image, with its row if it was computed, to be written to the file. */
-static void record_row(struct pass *p, int64_t image, bool computed)
+/* Opens the file for the steps, which read its rows. */
+static int open_rows(struct pass *p, const char *line, struct error *err)
 {
-    const float *row = p->t->cache.rows + image * p->row;
-    size_t bytes = computed ? (size_t)p->row * sizeof *row : 0;
-    struct head h = {.image = image, .computed = computed};
-    p->state[image] = computed ? COMPUTED : UNDECODABLE;
-    p->done += computed;
-    if (p->fd < 0) return;
-    h.crc = record_crc(&h, row, bytes);
-    p->block = xrealloc(p->block, p->block_bytes + sizeof h + bytes);
-    memcpy(p->block + p->block_bytes, &h, sizeof h);
-    memcpy(p->block + p->block_bytes + sizeof h, row, bytes);
-    p->block_bytes += sizeof h + bytes;
+    char first[CACHED_ROWS_AT] = "", found[CACHED_ROWS_AT];
+    snprintf(first, sizeof first, "%s", line);
+    int fd = open(p->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0) {
+        error_errno(err, EXIT_FAILED, "all ranks read the run directory; or train.cache_place: memory",
+                    "cannot open");
+        return error_at(err, p->path, 0, 0);
+    }
+    if (retry_read(fd, found, sizeof found, 0) != (ssize_t)sizeof found ||
+        memcmp(found, first, sizeof first)) {
+        close(fd);
+        error_set(err, EXIT_INTEGRITY, "all ranks read the run directory; or train.cache_place: memory",
+                  "does not have the outputs that rank 0 has written");
+        return error_at(err, p->path, 0, 0);
+    }
+    p->t->cache.file = fd;
+    p->t->cache.row = xmalloc((size_t)p->slot_bytes);
+    return 0;
 }
 
-static void flush_records(struct pass *p, bool sync)
+/* Records the state of an image, with its row if it was computed. */
+static int record_row(struct pass *p, int64_t image, const float *values, struct error *err)
 {
-    struct error err;
-    if (p->fd >= 0 && p->block_bytes && file_write_all(p->fd, p->block, p->block_bytes, p->path, &err))
-        stop_writing(p, "cannot write");
-    p->block_bytes = 0;
-    if (p->fd < 0 || (!sync && clock_seconds() - p->synced_at < SYNC_SECONDS)) return;
-    if (retry_sync(fdatasync, p->fd) != 0) stop_writing(p, "cannot sync");
+    struct cached_head *head = (struct cached_head *)(void *)p->slot;
+    char *row = p->slot + sizeof *head;
+    *head = (struct cached_head){.state = values ? COMPUTED : UNDECODABLE};
+    p->state[image] = (uint8_t)head->state;
+    p->done += values != NULL;
+    if (values) cached_row_encode(p->type, values, p->row, row);
+    if (values && !p->disk) memcpy(row_in_memory(p, image), row, p->row_bytes);
+    if (p->fd < 0) return 0;
+    int64_t at = CACHED_ROWS_AT + image * p->slot_bytes;
+    size_t rest = (size_t)p->slot_bytes - sizeof *head;
+    head->crc = cached_row_crc(image, head->state, row, p->row_bytes);
+    bool written = !values || retry_write(p->fd, row, rest, at + (int64_t)sizeof *head) == (ssize_t)rest;
+    written = written && retry_write(p->fd, head, sizeof *head, at) == (ssize_t)sizeof *head;
+    return written ? 0 : stop_writing(p, N_("cannot write"), err);
+}
+
+static int sync_file(struct pass *p, bool now, struct error *err)
+{
+    if (p->fd < 0 || (!now && clock_seconds() - p->synced_at < SYNC_SECONDS)) return 0;
     p->synced_at = clock_seconds();
+    return retry_sync(fdatasync, p->fd) != 0 ? stop_writing(p, N_("cannot sync"), err) : 0;
 }
 
 /* ---- the rows ---- */
@@ -200,9 +224,9 @@ static void move_images(struct pass *p, const float *batch, int64_t i, int64_t c
     }
 }
 
-/* Computes the rows of `count` images, `image` on, from one of a batch on: on a card in one forward, on a CPU
+/* Computes the rows of `count` images of a batch, from one of them on: on a card in one forward, on a CPU
  * one image per forward, where batching has no gain and would change the bits. */
-static int compute(struct pass *p, int64_t image, const float *batch, int64_t first, int64_t count,
+static int compute(struct pass *p, float *rows, const float *batch, int64_t first, int64_t count,
                    struct error *err)
 {
     int64_t at_once = p->t->device->host_memory ? 1 : count;
@@ -210,7 +234,7 @@ static int compute(struct pass *p, int64_t image, const float *batch, int64_t fi
     for (int64_t i = 0; i < count && !code; i += at_once) {
         move_images(p, batch, first + i, at_once, p->chunk);
         code = trainer_embed_teacher(p->t, &(struct batch){.input = p->chunk, .count = at_once},
-                                     p->t->cache.rows + (image + i) * p->row, err);
+                                     rows + i * p->row, err);
         progress_mark();
     }
     return code;
@@ -225,8 +249,8 @@ static int retry_undecodable(struct pass *p, struct error *err)
         bool decoded = false;
         if (p->state[i] != UNDECODABLE) continue;
         code = data_image(p->data, i, image, &decoded, err);
-        if (!code && decoded) code = compute(p, i, image, 0, 1, err);
-        if (!code && decoded) record_row(p, i, true);
+        if (!code && decoded) code = compute(p, p->round, image, 0, 1, err);
+        if (!code && decoded) code = record_row(p, i, p->round, err);
     }
     free(image);
     return code;
@@ -258,9 +282,8 @@ static int broadcast_known(struct pass *p, struct error *err)
         any = any || p->state[i] == COMPUTED;
         p->done += p->state[i] == COMPUTED;
     }
-    if (!code && any)
-        code =
-            comm_broadcast(p->ranks, p->t->cache.rows, (size_t)(p->images * p->row) * sizeof(float), 0, err);
+    if (!code && any && !p->disk)
+        code = comm_broadcast(p->ranks, p->t->cache.rows, (size_t)p->images * p->row_bytes, 0, err);
     return code;
 }
 
@@ -277,9 +300,10 @@ static int gather_round(struct pass *p, int64_t first, int64_t at_once, struct e
     int64_t count = offsets[ranks];
     uint8_t *made = p->made;
     int code = comm_gather_host(p->ranks, made, offsets, err);
-    if (!code) code = comm_gather_host(p->ranks, p->t->cache.rows + first * p->row, rows, err);
+    if (!code) code = comm_gather_host(p->ranks, p->round, rows, err);
     for (int64_t i = 0; i < count && !code; i++)
-        if (p->state[first + i] == UNTRIED) record_row(p, first + i, made[i] == COMPUTED);
+        if (p->state[first + i] == UNTRIED)
+            code = record_row(p, first + i, made[i] == COMPUTED ? p->round + i * p->row : NULL, err);
     free(offsets);
     return code;
 }
@@ -309,15 +333,35 @@ static int compute_all(struct pass *p, int64_t at_once, struct error *err)
             while (i + run < mine && is_missing(p, first + own + i + run, batch.ids[i + run])) run++;
             for (int64_t k = i; k < mine && k <= i + run; k++)
                 p->made[own + k] = batch.ids[k] == first + own + k ? COMPUTED : UNDECODABLE;
-            if (run) code = compute(p, first + own + i, batch.images, i, run, err);
+            if (run) code = compute(p, p->round + (own + i) * p->row, batch.images, i, run, err);
             i += run;
         }
         if ((code = agree_ranks(p, code, err)) == 0) code = gather_round(p, first, at_once, err);
-        flush_records(p, false);
+        if (!code) code = sync_file(p, false, err);
+        if (p->disk) code = agree_ranks(p, code, err);
         if (!code && p->tick) code = agree_ranks(p, p->tick(p->context, p->done, p->images, err), err);
     }
     free(p->made);
     return code;
+}
+
+static void open_memory(struct pass *p, const struct data_options *images)
+{
+    struct trainer *t = p->t;
+    const struct config *c = t->config;
+    p->images_as = *images;
+    p->chunk = xmalloc((size_t)data_chunk(images) * sizeof *p->chunk);
+    p->images = t->cache.images = data_images(p->data);
+    p->row = targets_values(t);
+    p->type = c->train.cache_type;
+    p->disk = c->train.cache_place == TRAIN_CACHE_PLACE_DISK;
+    p->row_bytes = cached_row_bytes(p->type, p->row);
+    p->slot_bytes = cached_slot_bytes(p->type, p->row);
+    p->slot = xcalloc(1, (size_t)p->slot_bytes);
+    p->round = xmalloc((size_t)(t->micro * p->ranks->size * p->row) * sizeof *p->round);
+    p->state = t->cache.known = xcalloc((size_t)p->images, 1);
+    t->cache.list = data_hash(p->data);
+    t->cache.rows = p->disk ? NULL : malloc((size_t)p->images * p->row_bytes);
 }
 
 int teacher_cache_fill(struct trainer *t, const char *path, teacher_cache_tick tick, void *context,
@@ -339,28 +383,28 @@ int teacher_cache_fill(struct trainer *t, const char *path, teacher_cache_tick t
     int code = data_open(&p.data, &options, err);
     if (code) return code;
     char *line = NULL;
-    p.images_as = options;
-    p.chunk = xmalloc((size_t)data_chunk(&options) * sizeof *p.chunk);
-    p.images = t->cache.images = data_images(p.data);
-    p.row = targets_values(t);
-    p.state = t->cache.known = xcalloc((size_t)p.images, 1);
-    t->cache.list = data_hash(p.data);
-    t->cache.rows = malloc((size_t)(p.images * p.row) * sizeof *t->cache.rows);
-    if (!t->cache.rows)
-        code = error_set(err, EXIT_HOST_MEMORY, "train.cache_teacher: false",
+    open_memory(&p, &options);
+    if (!p.disk && !t->cache.rows)
+        code = error_set(err, EXIT_HOST_MEMORY, "train.cache_place: disk, or train.cache_teacher: false",
                          "out of memory for the teacher's output of %lld images", (long long)p.images);
     if (!code) code = first_line(&p, &options, &line, err);
     if (!code && t->ranks.rank == 0) {
-        open_file(&p, line);
-        code = retry_undecodable(&p, err);
+        code = open_file(&p, line, err);
+        log_info("the teachers' outputs take %.1f MiB: %lld bytes for each of %lld images",
+                 (double)p.slot_bytes * (double)p.images / 1048576.0, (long long)p.slot_bytes,
+                 (long long)p.images);
+        if (!code) code = retry_undecodable(&p, err);
     }
     code = agree_ranks(&p, code, err);
     if (!code) code = broadcast_known(&p, err);
     if (!code) code = compute_all(&p, options.batch, err);
-    if (t->cache.rows) flush_records(&p, true);
+    if (!code) code = sync_file(&p, true, err);
+    if (p.disk) code = agree_ranks(&p, code, err);
+    if (!code && p.disk) code = agree_ranks(&p, open_rows(&p, line, err), err);
     for (int64_t i = 0; i < p.images; i++) t->cache.known[i] = t->cache.known[i] == COMPUTED;
     if (p.fd >= 0) close(p.fd);
-    free(p.block);
+    free(p.slot);
+    free(p.round);
     free(p.chunk);
     free(line);
     data_close(p.data);

@@ -1,10 +1,9 @@
 /* The teacher's outputs, computed once (train.cache_teacher) and stored in the run's directory.
  *
  * The file is written while the outputs are computed, so that a killed run resumes from it. Its first line
- * identifies the input of the rows: the list of images, the teacher's weights, the preprocessing. Records
- * follow, in the machine's byte order: int64 image, uint32 CRC-32C of the rest, uint32 1 and the floats of
- * the row; or uint32 0 for an image that could not be decoded. The last record of an image counts. From the
- * first damaged or truncated record on the file is rewritten.
+ * identifies the input of the rows: the list of images, the teachers' weights, the preprocessing. A slot for
+ * each image follows (core/step/cached_rows.h). Of rows in memory a damaged slot is computed again; with
+ * train.cache_place: disk all ranks read the file in each step.
  */
 #ifndef MEOPT_TRAIN_TEACHER_CACHE_H
 #define MEOPT_TRAIN_TEACHER_CACHE_H

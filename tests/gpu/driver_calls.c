@@ -90,7 +90,7 @@ static int fill(void *context, struct trainer *t, struct error *err)
     t->cache.images = BATCH;
     t->cache.known = xcalloc(BATCH, 1);
     memset(t->cache.known, 1, BATCH);
-    t->cache.rows = xmalloc((size_t)(BATCH * row) * sizeof *t->cache.rows);
+    t->cache.rows = xmalloc((size_t)(BATCH * row) * sizeof(float));
     return trainer_embed_teacher(t, &(struct batch){.input = pixels, .count = t->micro}, t->cache.rows, err);
 }
 

@@ -185,11 +185,11 @@ static inline int fill(void *context, struct trainer *t, struct error *err)
     int64_t row = targets_values(t);
     int code = 0;
     t->cache.images = SAMPLES;
-    t->cache.rows = xcalloc((size_t)(SAMPLES * row), sizeof *t->cache.rows);
+    t->cache.rows = xcalloc((size_t)(SAMPLES * row), sizeof(float));
     t->cache.known = memset(xmalloc(SAMPLES), 1, SAMPLES);
     for (int64_t i = 0; i < SAMPLES && !code; i++)
         code = trainer_embed_teacher(t, &(struct batch){.input = images[0] + i * PIXELS, .count = 1},
-                                     t->cache.rows + i * row, err);
+                                     (float *)t->cache.rows + i * row, err);
     return code;
 }
 

@@ -43,12 +43,12 @@ static int fill(void *context, struct trainer *t, struct error *err)
     int64_t width = targets_values(t);
     const int64_t *image_ids;
     t->cache.images = t->batch;
-    t->cache.rows = malloc((size_t)(t->batch * width) * sizeof *t->cache.rows);
+    t->cache.rows = malloc((size_t)(t->batch * width) * sizeof(float));
     t->cache.known = memset(malloc((size_t)t->batch), 1, (size_t)t->batch);
     for (int64_t i = 0; i < t->batch; i += t->micro) {
         struct batch batch = {.count = t->micro};
         int code = some_images(t, i / t->micro, &batch, &image_ids, err);
-        if (code == 0) code = trainer_embed_teacher(t, &batch, t->cache.rows + i * width, err);
+        if (code == 0) code = trainer_embed_teacher(t, &batch, (float *)t->cache.rows + i * width, err);
         if (code) return code;
     }
     return 0;

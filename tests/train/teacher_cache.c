@@ -1,10 +1,13 @@
 /* The file of the teacher's outputs: equal to the teacher's outputs, computed once, also by a process that
  * was killed. It is never used with different images or a different teacher, nor for an image without an
  * entry. */
+#include "core/step/cached_rows.h"
 #include "core/train/teacher_cache.h"
 #include "core/experiment/experiment.h"
 #include "tests/train/tiny.h"
 
+#include <fcntl.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -104,11 +107,10 @@ static float *computed(int64_t images, int64_t row)
     return out;
 }
 
-/* The file's records: where they begin, and the whole (the caller frees). */
-static size_t stored(char **bytes, size_t *count)
+/* The whole file (the caller frees). */
+static void stored(char **bytes, size_t *count)
 {
     assert_int_equal(file_read(path, 1 << 24, bytes, count, NULL), 0);
-    return (size_t)((char *)memchr(*bytes, '\n', *count) - *bytes) + 1;
 }
 
 static void it_holds_what_the_teacher_gives(void **state)
@@ -170,13 +172,90 @@ static void a_pass_that_was_killed_goes_on_with_the_same_bits(void **state)
     free(right);
 }
 
+static int fetch_first(void *context, int64_t index, struct batch *batch, const int64_t **ids,
+                       struct error *err)
+{
+    static const int64_t first[] = {0, 1};
+    (void)index;
+    (void)err;
+    batch->input = context;
+    *ids = first;
+    return 0;
+}
+
+/* Values of a row in each format, with outliers of 3000 times. */
+static void rows_are_as_exact_as_their_format(void **state)
+{
+    enum { COUNT = 300 };
+    static const struct {
+        enum train_cache_type type;
+        size_t bytes;
+        double off; /* of the group's largest magnitude, or of the value itself */
+    } forms[] = {{TRAIN_CACHE_TYPE_FP32, 1200, 0},
+                 {TRAIN_CACHE_TYPE_BF16, 600, 1.0 / 256},
+                 {TRAIN_CACHE_TYPE_INT8, 310, 0.5 / 127 * (1 + 1.0 / 128)}};
+    float values[COUNT], again[COUNT];
+    char row[COUNT * sizeof(float)];
+    for (int i = 0; i < COUNT; i++) values[i] = (float)sin(i * 1.7) * (i % 50 == 7 ? 3000 : 1);
+    for (int i = 64; i < 128; i++) values[i] = 0;
+    for (int f = 0; f < 3; f++) {
+        assert_int_equal(cached_row_bytes(forms[f].type, COUNT), forms[f].bytes);
+        cached_row_encode(forms[f].type, values, COUNT, row);
+        cached_row_decode(forms[f].type, row, COUNT, again);
+        for (int i = 0; i < COUNT; i++) {
+            double top = fabs((double)values[i]);
+            for (int k = i / 64 * 64; k < COUNT && k < i / 64 * 64 + 64 && f == 2; k++)
+                top = fmax(top, fabs((double)values[k]));
+            assert_true(fabs((double)again[i] - (double)values[i]) <= forms[f].off * top);
+        }
+    }
+}
+
+/* The rows of a file that each step reads are those of memory; a damaged one is the error of the step. */
+static void a_file_is_read_in_each_step(void **state)
+{
+    static const char *const types[] = {"fp32", "bf16", "int8"};
+    for (int i = 0; i < 3; i++) {
+        struct error err = {0};
+        double loss[2] = {0, 1};
+        for (int disk = 0; disk < 2; disk++) {
+            struct step_result result;
+            char *settings = xasprintf("train.cache_teacher=true train.cache_type=%s train.cache_place=%s "
+                                       "data.val= data.augment=false",
+                                       types[i], disk ? "disk" : "memory");
+            float *pixels = xcalloc(2 * 3 * 28 * 28, sizeof *pixels);
+            if (tiny_open(&tiny, settings, fill, NULL, &err)) fail_msg("%s: %s", settings, err.what);
+            struct batch_source source = {.fetch = fetch_first, .context = pixels};
+            assert_int_equal(trainer_step(tiny.trainer, 1, 1e-3, &source, &result, &err), 0);
+            loss[disk] = result.loss;
+            if (disk) {
+                char *file;
+                size_t count;
+                stored(&file, &count);
+                file[CACHED_ROWS_AT + 9] ^= 4;
+                int fd = open(path, O_WRONLY);
+                assert_true(pwrite(fd, file, count, 0) == (ssize_t)count);
+                close(fd);
+                free(file);
+                assert_int_equal(trainer_step(tiny.trainer, 2, 1e-3, &source, &result, &err), EXIT_INTEGRITY);
+            }
+            tiny_close(&tiny);
+            unlink(path);
+            free(pixels);
+            free(settings);
+        }
+        assert_true(loss[0] == loss[1]);
+    }
+}
+
 static void what_is_cut_off_or_damaged_is_computed_again(void **state)
 {
     int64_t images, row;
     float *right = cached(&images, &row), *found;
-    size_t bytes = (size_t)(images * row) * sizeof *right, count, record = 16 + (size_t)row * sizeof(float);
+    size_t bytes = (size_t)(images * row) * sizeof *right, count, begin = CACHED_ROWS_AT,
+           record = (size_t)cached_slot_bytes(TRAIN_CACHE_TYPE_FP32, row);
     char *file;
-    size_t begin = stored(&file, &count);
+    stored(&file, &count);
     assert_int_equal(count, begin + (size_t)images * record);
     const size_t cuts[] = {0, 5, begin, begin + 7, begin + record, begin + 2 * record + 20, count - 1};
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
@@ -313,6 +392,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(it_is_computed_once, setup, teardown),
         cmocka_unit_test_setup_teardown(a_streamed_teacher_gives_the_same_file, setup, teardown),
         cmocka_unit_test_setup_teardown(a_pass_that_was_killed_goes_on_with_the_same_bits, setup, teardown),
+        cmocka_unit_test(rows_are_as_exact_as_their_format),
+        cmocka_unit_test_setup_teardown(a_file_is_read_in_each_step, setup, teardown),
         cmocka_unit_test_setup_teardown(what_is_cut_off_or_damaged_is_computed_again, setup, teardown),
         cmocka_unit_test_setup_teardown(a_file_of_other_images_or_another_teacher_is_made_anew, setup,
                                         teardown),
