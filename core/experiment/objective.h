@@ -9,7 +9,7 @@
 
 #include "core/config/config.h"
 
-enum { OBJECTIVE_METRICS = 3 };
+enum { OBJECTIVE_METRICS = 1 + MOST_LOSSES };
 enum { EVALUATION_METRICS = 1 + OBJECTIVE_METRICS + 4 }; /* with those of train.eval */
 
 struct metric {

@@ -13,6 +13,22 @@
 X(COSINE, cosine, "cosine", "cosine to the teacher", false, false, false, false, \
   "meopt_train_cosine_similarity", \
   "Mean cosine between teacher and student in the last step.") \
+X(LOSS_1, loss_1, "loss 1", "loss 1 in training", false, false, true, false, "meopt_train_loss_1", \
+  "Part 1 of the loss of the last step, with its weight.") \
+X(LOSS_2, loss_2, "loss 2", "loss 2 in training", false, false, true, false, "meopt_train_loss_2", \
+  "Part 2 of the loss of the last step, with its weight.") \
+X(LOSS_3, loss_3, "loss 3", "loss 3 in training", false, false, true, false, "meopt_train_loss_3", \
+  "Part 3 of the loss of the last step, with its weight.") \
+X(LOSS_4, loss_4, "loss 4", "loss 4 in training", false, false, true, false, "meopt_train_loss_4", \
+  "Part 4 of the loss of the last step, with its weight.") \
+X(LOSS_5, loss_5, "loss 5", "loss 5 in training", false, false, true, false, "meopt_train_loss_5", \
+  "Part 5 of the loss of the last step, with its weight.") \
+X(LOSS_6, loss_6, "loss 6", "loss 6 in training", false, false, true, false, "meopt_train_loss_6", \
+  "Part 6 of the loss of the last step, with its weight.") \
+X(LOSS_7, loss_7, "loss 7", "loss 7 in training", false, false, true, false, "meopt_train_loss_7", \
+  "Part 7 of the loss of the last step, with its weight.") \
+X(LOSS_8, loss_8, "loss 8", "loss 8 in training", false, false, true, false, "meopt_train_loss_8", \
+  "Part 8 of the loss of the last step, with its weight.") \
 X(TOP1, top1, "top-1", "top-1 in training", true, false, false, false, "meopt_train_top1_ratio", \
   "Share of the last step's images whose class was predicted first.") \
 X(TOP5, top5, "top-5", "top-5 in training", true, false, false, false, "meopt_train_top5_ratio", \

@@ -216,8 +216,8 @@ static int fill_bank(struct trainer *t, const struct validation_data *data, stru
 static void add_up(const struct trainer *t, const double *sums, int64_t rounds, int64_t width,
                    struct evaluation *result)
 {
-    int64_t ranks = t->data->size, stages = t->ranks.size / ranks, own = 1 + step_sums(t),
-            last = LOSS + objective_sums(t->objective);
+    int64_t ranks = t->data->size, stages = t->ranks.size / ranks, own = 1 + step_sums(t), last = LOSS;
+    while (last - LOSS <= OBJECTIVE_METRICS && t->objective->evaluation[last - LOSS]) last++;
     double *total = xcalloc((size_t)width, sizeof *total);
     for (int64_t n = 0; n < rounds * ranks; n++)
         for (int64_t k = 0; k < width; k++)

@@ -23,6 +23,7 @@ void step_total(const struct trainer *t, const double *sums, double units, doubl
         int64_t rows = targets_rows(t, i) - t->targets.of[i].rows_s;
         if (!rows) rows = t->targets.of[i].rows_s;
         total[0] += sums[2 * i];
+        total[2 + t->targets.of[i].loss] += sums[2 * i];
         total[1] += units > 0 ? sums[2 * i + 1] / (units * (double)(rows * targets)) : 0;
     }
 }

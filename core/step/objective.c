@@ -76,7 +76,8 @@ enum { TEXT_CLASSES = TRAIN_OBJECTIVE_COUNT };
 
 static const struct objective rows[] = {
     [TRAIN_OBJECTIVE_DISTILL] = {.name = "distill",
-                                 .metrics = {"cosine"},
+                                 .metrics = {"cosine", "loss_1", "loss_2", "loss_3", "loss_4", "loss_5",
+                                             "loss_6", "loss_7", "loss_8"},
                                  .teacher = true,
                                  .loss = loss_of_distillation,
                                  .evaluate = evaluate_distillation,

@@ -367,7 +367,10 @@ int trainer_step(struct trainer *t, int64_t step, double lr, const struct batch_
                  struct step_result *result, struct error *err)
 {
     *result = (struct step_result){0};
-    for (int i = 0; i < OBJECTIVE_METRICS; i++) result->metrics[i].name = t->objective->metrics[i];
+    int metrics = t->targets.count && config_losses(t->config) > 1 ? 1 + config_losses(t->config)
+                  : t->targets.count                               ? 1
+                                                                   : OBJECTIVE_METRICS;
+    for (int i = 0; i < metrics; i++) result->metrics[i].name = t->objective->metrics[i];
     double waited = stream_waited(t);
     int code = step_count_units(t, source, err);
     double stages = stages_waited(t);

@@ -53,8 +53,8 @@ struct teacher {
     size_t input_at;              /* bytes from t->input to its images */
 };
 
-/* The targets of each image (train.cache_teacher, cached_rows.h): of each target its class row, then its patch
- * rows. */
+/* The targets of each image (train.cache_teacher, cached_rows.h): of each target its class row, then its
+ * patch rows. */
 struct teacher_outputs {
     void *rows;     /* (images), in host memory; NULL: in the file */
     int file;       /* descriptor, with rows NULL */
@@ -80,7 +80,7 @@ struct trainer {
     struct teacher teachers[MOST_TEACHERS];
     int teacher_count;
     struct targets targets;
-    struct target_map { /* device: y = matrix x + shift of a target's rows; NULL: none */
+    struct target_map { /* device: y = matrix x + shift of a row; NULL: none */
         float *matrix, *shift;
     } maps[MOST_OUTPUTS];
     float *unmapped;            /* device: rows of a target before its grid is resized */
