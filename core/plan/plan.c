@@ -1,7 +1,6 @@
 /* Plans: see plan.h. */
 #include "core/plan/plan.h"
 #include "core/base/path.h"
-#include "core/step/cached_rows.h"
 #include "core/step/step.h"
 #include "core/step/knn.h"
 #include "core/step/probe.h"
@@ -249,8 +248,7 @@ static void count(struct plan *p, const struct trainer *t)
     p->update_flops = t->update_flops;
     if (t->knn) p->knn_bytes = (int64_t)knn_bytes(t->knn->capacity, t->knn->width, t->knn->batch);
     if (t->probe) p->probe_bytes = (int64_t)probe_bytes(t->probe->width, t->probe->classes, t->probe->batch);
-    if (c->train.cache_teacher)
-        p->cache_bytes_per_image = cached_slot_bytes(c->train.cache_type, targets_values(t));
+    if (c->train.cache_teacher) p->cache_bytes_per_image = step_cached_bytes(t);
 }
 
 /* Runs the operations of a micro-batch, so that their scratch memory is counted. */

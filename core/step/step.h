@@ -98,6 +98,8 @@ void targets_close(struct trainer *t);
 bool targets_are_copied(const struct trainer *t);
 /* Computes them for the images at t->input; *target (may be NULL) is where they are. */
 int targets_compute(struct trainer *t, int64_t count, const float **target, struct error *err);
+/* Returns the bytes of the cached targets of an image in their file. */
+int64_t step_cached_bytes(const struct trainer *t);
 /* Returns whether a target's rows are standardized; sets its map, matrix (width, width) and shift (width). */
 bool targets_are_mapped(const struct trainer *t, int target);
 void targets_set_map(struct trainer *t, int target, const float *matrix, const float *shift);

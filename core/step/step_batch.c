@@ -1,7 +1,7 @@
 /* The micro-batches of a step in device memory: input, labels, and what the student reads next to them. */
 #include "core/base/memory.h"
 #include "core/base/retry.h"
-#include "core/step/cached_rows.h"
+#include "core/weights/cached_rows.h"
 #include "core/step/step.h"
 
 #include <stdlib.h>
@@ -144,10 +144,18 @@ bool step_teacher_by_groups(const struct trainer *t)
     return teacher && (teacher->options.slots > 1 || teacher->options.stages > 1);
 }
 
+_Static_assert((int)CACHED_BF16 == (int)TRAIN_CACHE_TYPE_BF16 &&
+                   (int)CACHED_INT8 == (int)TRAIN_CACHE_TYPE_INT8,
+               "enum train_cache_type is enum cached_type");
+int64_t step_cached_bytes(const struct trainer *t)
+{
+    return cached_slot_bytes((enum cached_type)t->config->train.cache_type, targets_values(t));
+}
+
 /* Reads the cached targets of an image. */
 static int read_cached(struct trainer *t, int64_t image, float *to, struct error *err)
 {
-    enum train_cache_type type = t->config->train.cache_type;
+    enum cached_type type = (enum cached_type)t->config->train.cache_type;
     int64_t values = targets_values(t), slot = cached_slot_bytes(type, values);
     size_t bytes = cached_row_bytes(type, values);
     const char *row = t->cache.rows;

@@ -24,6 +24,7 @@ enum { META_BYTES = 1 << 24, NAMED = 4 /* images that a message names */ };
 /* Keys that affect the numbers of a run and may nevertheless change on resume; all other such keys may
  * not. The batch size may not, because the global batch would change; its split (train.micro_batch) may.
  * Cards, threads and paths do not affect the numbers (schema.c). */
+static const char image_size[] = N_("images have another size from here on");
 static const struct {
     const char *key, *word; /* the effect; NULL: the numbers do not change */
 } may_change[] = {
@@ -39,6 +40,12 @@ static const struct {
     {"train.save_activations",
      N_("gradients are computed from activations in a different format from here on")},
     {"train.cache_teacher", NULL},
+    {"data.image_size", image_size},
+    {"data_s.image_size", image_size},
+    {"model_t.image_size", image_size},
+    {"model_t2.image_size", image_size},
+    {"model_t3.image_size", image_size},
+    {"model_t4.image_size", image_size},
     {"data.max_bad", NULL},
     {"data.root", NULL},   /* images are compared by name and size */
     {"data.labels", NULL}, /* classes are compared */
@@ -435,6 +442,10 @@ void resume_check_schedule(const struct run *run, const struct config *config, c
 static bool same_model(const char *was, const char *is, size_t *differs)
 {
     size_t at = 0;
+    const char *a = strstr(was, " image="), *b = strstr(is, " image="); /* is a key, compared as one */
+    if (a && b && a - was == b - is && memcmp(was, is, (size_t)(a - was)) == 0 &&
+        strcmp(a + 1 + strcspn(a + 1, " "), b + 1 + strcspn(b + 1, " ")) == 0)
+        return true;
     for (*differs = 0; was[at] && was[at] == is[at]; at++)
         if (was[at] == ' ') *differs = at + 1;
     return !was[at] && (!is[at] || is[at] == ' ');

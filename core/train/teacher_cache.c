@@ -8,7 +8,7 @@
 #include "core/base/progress.h"
 #include "core/base/retry.h"
 #include "core/experiment/experiment.h"
-#include "core/step/cached_rows.h"
+#include "core/weights/cached_rows.h"
 #include "core/step/step.h"
 #include "core/step/weight_stream.h"
 
@@ -31,7 +31,7 @@ struct pass {
     const char *path;
     struct data_options images_as; /* their versions, for micro-batches */
     float *chunk;                  /* a micro-batch of them */
-    enum train_cache_type type;
+    enum cached_type type;
     int64_t images, row;
     uint8_t *state; /* (images) */
     uint8_t *made;  /* (images of a round of all ranks): their states */
@@ -353,7 +353,7 @@ static void open_memory(struct pass *p, const struct data_options *images)
     p->chunk = xmalloc((size_t)data_chunk(images) * sizeof *p->chunk);
     p->images = t->cache.images = data_images(p->data);
     p->row = targets_values(t);
-    p->type = c->train.cache_type;
+    p->type = (enum cached_type)c->train.cache_type;
     p->disk = c->train.cache_place == TRAIN_CACHE_PLACE_DISK;
     p->row_bytes = cached_row_bytes(p->type, p->row);
     p->slot_bytes = cached_slot_bytes(p->type, p->row);

@@ -2,7 +2,7 @@
  *
  * The file is written while the outputs are computed, so that a killed run resumes from it. Its first line
  * identifies the input of the rows: the list of images, the teachers' weights, the preprocessing. A slot for
- * each image follows (core/step/cached_rows.h). Of rows in memory a damaged slot is computed again; with
+ * each image follows (core/weights/cached_rows.h). Of rows in memory a damaged slot is computed again; with
  * train.cache_place: disk all ranks read the file in each step.
  */
 #ifndef MEOPT_TRAIN_TEACHER_CACHE_H

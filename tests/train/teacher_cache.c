@@ -1,7 +1,7 @@
 /* The file of the teacher's outputs: equal to the teacher's outputs, computed once, also by a process that
  * was killed. It is never used with different images or a different teacher, nor for an image without an
  * entry. */
-#include "core/step/cached_rows.h"
+#include "core/weights/cached_rows.h"
 #include "core/train/teacher_cache.h"
 #include "core/experiment/experiment.h"
 #include "tests/train/tiny.h"
@@ -188,12 +188,12 @@ static void rows_are_as_exact_as_their_format(void **state)
 {
     enum { COUNT = 300 };
     static const struct {
-        enum train_cache_type type;
+        enum cached_type type;
         size_t bytes;
         double off; /* of the group's largest magnitude, or of the value itself */
-    } forms[] = {{TRAIN_CACHE_TYPE_FP32, 1200, 0},
-                 {TRAIN_CACHE_TYPE_BF16, 600, 1.0 / 256},
-                 {TRAIN_CACHE_TYPE_INT8, 310, 0.5 / 127 * (1 + 1.0 / 128)}};
+    } forms[] = {{CACHED_FP32, 1200, 0},
+                 {CACHED_BF16, 600, 1.0 / 256},
+                 {CACHED_INT8, 310, 0.5 / 127 * (1 + 1.0 / 128)}};
     float values[COUNT], again[COUNT];
     char row[COUNT * sizeof(float)];
     for (int i = 0; i < COUNT; i++) values[i] = (float)sin(i * 1.7) * (i % 50 == 7 ? 3000 : 1);
@@ -253,7 +253,7 @@ static void what_is_cut_off_or_damaged_is_computed_again(void **state)
     int64_t images, row;
     float *right = cached(&images, &row), *found;
     size_t bytes = (size_t)(images * row) * sizeof *right, count, begin = CACHED_ROWS_AT,
-           record = (size_t)cached_slot_bytes(TRAIN_CACHE_TYPE_FP32, row);
+           record = (size_t)cached_slot_bytes(CACHED_FP32, row);
     char *file;
     stored(&file, &count);
     assert_int_equal(count, begin + (size_t)images * record);

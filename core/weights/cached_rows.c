@@ -1,5 +1,5 @@
 /* Cached targets of images: see cached_rows.h. */
-#include "core/step/cached_rows.h"
+#include "core/weights/cached_rows.h"
 #include "core/base/crc32c.h"
 #include "kernels/bf16.h"
 
@@ -8,15 +8,15 @@
 
 enum { GROUP = 64 };
 
-size_t cached_row_bytes(enum train_cache_type type, int64_t values)
+size_t cached_row_bytes(enum cached_type type, int64_t values)
 {
     size_t n = (size_t)values, groups = (n + GROUP - 1) / GROUP;
-    return type == TRAIN_CACHE_TYPE_FP32   ? n * sizeof(float)
-           : type == TRAIN_CACHE_TYPE_BF16 ? n * sizeof(uint16_t)
-                                           : n + groups * sizeof(uint16_t);
+    return type == CACHED_FP32   ? n * sizeof(float)
+           : type == CACHED_BF16 ? n * sizeof(uint16_t)
+                                 : n + groups * sizeof(uint16_t);
 }
 
-int64_t cached_slot_bytes(enum train_cache_type type, int64_t values)
+int64_t cached_slot_bytes(enum cached_type type, int64_t values)
 {
     return (int64_t)((sizeof(struct cached_head) + cached_row_bytes(type, values) + 7) & ~(size_t)7);
 }
@@ -43,13 +43,13 @@ static uint16_t factor_of(float factor)
     return float_of(rounded) < factor ? (uint16_t)(rounded + 1) : rounded;
 }
 
-void cached_row_encode(enum train_cache_type type, const float *values, int64_t count, void *row)
+void cached_row_encode(enum cached_type type, const float *values, int64_t count, void *row)
 {
     uint16_t *words = row;
     int8_t *codes = (int8_t *)row + (count + GROUP - 1) / GROUP * (int64_t)sizeof(uint16_t);
-    if (type == TRAIN_CACHE_TYPE_FP32) memcpy(row, values, (size_t)count * sizeof *values);
-    for (int64_t i = 0; i < count && type == TRAIN_CACHE_TYPE_BF16; i++) words[i] = bf16_of(values[i]);
-    for (int64_t at = 0; at < count && type == TRAIN_CACHE_TYPE_INT8; at += GROUP) {
+    if (type == CACHED_FP32) memcpy(row, values, (size_t)count * sizeof *values);
+    for (int64_t i = 0; i < count && type == CACHED_BF16; i++) words[i] = bf16_of(values[i]);
+    for (int64_t at = 0; at < count && type == CACHED_INT8; at += GROUP) {
         int64_t end = at + GROUP < count ? at + GROUP : count;
         float top = 0;
         for (int64_t i = at; i < end; i++) top = fmaxf(top, fabsf(values[i]));
@@ -59,13 +59,13 @@ void cached_row_encode(enum train_cache_type type, const float *values, int64_t 
     }
 }
 
-void cached_row_decode(enum train_cache_type type, const void *row, int64_t count, float *values)
+void cached_row_decode(enum cached_type type, const void *row, int64_t count, float *values)
 {
     const uint16_t *words = row;
     const int8_t *codes = (const int8_t *)row + (count + GROUP - 1) / GROUP * (int64_t)sizeof(uint16_t);
-    if (type == TRAIN_CACHE_TYPE_FP32) memcpy(values, row, (size_t)count * sizeof *values);
-    for (int64_t i = 0; i < count && type == TRAIN_CACHE_TYPE_BF16; i++) values[i] = float_of(words[i]);
-    for (int64_t i = 0; i < count && type == TRAIN_CACHE_TYPE_INT8; i++)
+    if (type == CACHED_FP32) memcpy(values, row, (size_t)count * sizeof *values);
+    for (int64_t i = 0; i < count && type == CACHED_BF16; i++) values[i] = float_of(words[i]);
+    for (int64_t i = 0; i < count && type == CACHED_INT8; i++)
         values[i] = (float)codes[i] * float_of(words[i / GROUP]);
 }
 
