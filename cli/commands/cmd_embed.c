@@ -18,7 +18,8 @@
 
 struct embed {
     struct config config;
-    bool student, skip_bad;
+    int role; /* of TOWER_STUDENT, or a teacher from 0 */
+    bool skip_bad;
     struct model_shape model_shape;
     struct weights *weights;
     struct device *device;
@@ -32,11 +33,14 @@ struct embed {
     int64_t rows, bad;
 };
 
-static const char *role_of(const struct embed *e) { return e->student ? "student" : "teacher"; }
+static const char *const roles[] = {N_("teacher"), N_("teacher2"), N_("teacher3"), N_("teacher4"),
+                                    N_("student")};
 
-static const char *checkpoint_of(const struct embed *e)
+static const char *role_of(const struct embed *e) { return roles[e->role]; }
+
+static const struct config_tower *config_of(const struct embed *e)
 {
-    return e->student ? e->config.model_s.weight : e->config.model_t[0].weight;
+    return e->role == TOWER_STUDENT ? &e->config.model_s : &e->config.model_t[e->role];
 }
 
 static int read_config(struct embed *e, const struct arguments *args, struct error *err)
@@ -51,9 +55,13 @@ static int read_config(struct embed *e, const struct arguments *args, struct err
     if (!code && objective_of(&e->config)->tokens)
         code = error_set(err, EXIT_CONFIG, "continue a text with it: meopt generate",
                          "meopt embed requires images, but train.objective is language");
-    e->student = !role || strcmp(role, "student") == 0;
+    for (e->role = role ? 0 : TOWER_STUDENT; role && strcmp(role, roles[e->role]) != 0;) e->role++;
+    if (!code && e->role != TOWER_STUDENT && e->role >= config_teachers(&e->config))
+        code = error_set(err, EXIT_USAGE, "leave it out, or add it to model_t",
+                         "there is no %s: the number of teachers is %d", role, config_teachers(&e->config));
     e->skip_bad = argument_flag(args, "skip-bad");
-    if (!code && run && e->student) code = run_weights_use(&e->config, run, RUN_NEWEST, &step, err);
+    if (!code && run && e->role == TOWER_STUDENT)
+        code = run_weights_use(&e->config, run, RUN_NEWEST, &step, err);
     free(run);
     return code;
 }
@@ -62,30 +70,32 @@ static int open_tower(struct embed *e, struct error *err)
 {
     struct config *c = &e->config;
     char images[320];
-    int code = experiment_check_file(c, e->student ? "model_s.weight" : "model_t.weight", err);
-    if (!code)
-        code = experiment_tower_shape(c, e->student ? TOWER_STUDENT : 0, &e->model_shape, &e->weights, err);
+    bool student = e->role == TOWER_STUDENT;
+    char key[32];
+    snprintf(key, sizeof key, "%s.weight", config_tower_section(e->role));
+    int code = experiment_check_file(c, key, err);
+    if (!code) code = experiment_tower_shape(c, e->role, &e->model_shape, &e->weights, err);
     if (!code) code = experiment_open_device(&e->device, c, true, err);
     if (code) return code;
     char text[512];
     model_shape_text(&e->model_shape, text, sizeof text);
     fprintf(stderr, "%s  %s\n", _(role_of(e)), text);
-    preprocess_text(c, e->student ? TOWER_STUDENT : 0, images, sizeof images);
+    preprocess_text(c, e->role, images, sizeof images);
     log_info("images: %s", images);
     device_facts_warn(e->device);
-    enum dtype type = experiment_tower_type(e->student ? &c->model_s : &c->model_t[0]);
+    enum dtype type = experiment_tower_type(config_of(e));
     struct tower_options options = {.batch = c->train.batch_size,
                                     .compute = type,
                                     .weight_type = type,
                                     .weights_class = MEMORY_TEACHER,
                                     .activations_class = MEMORY_TEACHER};
-    if (e->student && (code = adapters_options(c, &e->model_shape, &options.lora, err)) != 0) return code;
+    if (student && (code = adapters_options(c, &e->model_shape, &options.lora, err)) != 0) return code;
     if ((code = tower_create(&e->tower, e->device, &e->model_shape, &options, err)) != 0) return code;
     if ((code = tower_load(e->tower, e->weights, NULL, NULL, err)) != 0) {
-        if (!err->file[0]) error_at(err, checkpoint_of(e), 0, 0);
+        if (!err->file[0]) error_at(err, config_of(e)->weight, 0, 0);
         return code;
     }
-    if (e->student && (code = run_load_adapters(c, e->tower, err)) != 0) return code;
+    if (student && (code = run_load_adapters(c, e->tower, err)) != 0) return code;
     size_t input_bytes = model_shape_input_bytes(&e->model_shape, options.batch);
     e->scratch = device_alloc(e->device, MEMORY_WORKSPACE, e->tower->scratch_bytes, "scratch", err);
     if (!e->scratch) return err->code;
@@ -97,7 +107,7 @@ static int open_tower(struct embed *e, struct error *err)
 
 static int open_images(struct embed *e, struct error *err)
 {
-    struct data_options images = experiment_tower_images(&e->config, e->student ? TOWER_STUDENT : 0);
+    struct data_options images = experiment_tower_images(&e->config, e->role);
     images.whole = true;
     images.shuffle = images.augment = false;
     images.apart = NULL; /* images of data.val have embeddings, too */
@@ -129,7 +139,7 @@ static int store_row(struct embed *e, int64_t image, const float *row, struct er
         error_set(err, EXIT_DIVERGED, "check its weights for NaN and infinities",
                   "the %s's output for %s is not finite", _(role_of(e)),
                   name_printable(clean, sizeof clean, name));
-        return error_at(err, checkpoint_of(e), 0, 0);
+        return error_at(err, config_of(e)->weight, 0, 0);
     }
     size_t bytes = strlen(name) + 1;
     memcpy(e->names + e->names_bytes, name, bytes);
@@ -165,7 +175,7 @@ static int write_all(const struct embed *e, const char *out, bool json, struct e
     char images[24], bad[24], weight[4096];
     snprintf(images, sizeof images, "%lld", (long long)e->rows);
     snprintf(bad, sizeof bad, "%lld", (long long)e->bad);
-    name_printable(weight, sizeof weight, checkpoint_of(e));
+    name_printable(weight, sizeof weight, config_of(e)->weight);
     const char *const metadata[] = {
         "role", role_of(e), "weight", weight,       "images",
         images, "bad",      bad,      "bad_images", e->skip_bad ? "left out" : "nan",
@@ -217,7 +227,7 @@ static int embed_run(const struct arguments *args, struct error *err)
 }
 
 static const struct option options[] = {
-    {"role", .type = OPTION_TEXT, .value = "ROLE", .choices = "teacher|student",
+    {"role", .type = OPTION_TEXT, .value = "ROLE", .choices = "teacher|teacher2|teacher3|teacher4|student",
      .help = "tower (default for a run: student)"},
     {"out", .letter = 'o', .type = OPTION_TEXT, .value = "FILE",
      .help = "output file, safetensors: embeddings (images, width), fp32, and names"},

@@ -137,7 +137,7 @@ static void report_positions(const struct task *t)
 {
     if (model_shape_language(&t->model_shape)) return;
     long long stored = (long long)(t->model_shape.pos_grid * t->model_shape.patch),
-              seen = (long long)train_image_size(&t->config, true);
+              seen = (long long)train_image_size(&t->config, TOWER_STUDENT);
     bool timm = t->format == FORMAT_TIMM || t->model_shape.registers; /* transformers does the same there */
     enum pos_resize trained = model_shape_pos_resize(&t->model_shape),
                     library = timm ? POS_RESIZE_TIMM : POS_RESIZE_HF;

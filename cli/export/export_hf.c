@@ -201,7 +201,7 @@ int export_hf_write(const char *directory, const struct model_shape *g, const js
                 : g->family == FAMILY_DINOV3 ? dinov3(g, theta)
                 : g->family == FAMILY_SIGLIP ? siglip(g)
                                              : clip(g);
-    json_int_t seen = (json_int_t)train_image_size(config, true);
+    json_int_t seen = (json_int_t)train_image_size(config, TOWER_STUDENT);
     bool whole = g->pos_grid == seen / g->patch;
     if (o) {
         static const enum fact sizes[] = {FACT_WIDTH, FACT_DEPTH, FACT_HEADS, FACT_COUNT};

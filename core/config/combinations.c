@@ -264,6 +264,17 @@ static void tower_rows(const struct combinations *w, const struct config *c, con
            (long long)t->patch);
 }
 
+/* Returns the first given key of part i of the loss, or NULL. */
+static const char *given_of_part(const struct config *c, int i)
+{
+    char section[16];
+    int n = snprintf(section, sizeof section, i ? "loss%d." : "loss.", i + 1);
+    for (int key = 0; key < config_key_count; key++)
+        if (strncmp(config_keys[key].name, section, (size_t)n) == 0 && c->origins[key].from != ORIGIN_DEFAULT)
+            return config_keys[key].name;
+    return NULL;
+}
+
 static void model_rows(const struct combinations *w, const struct config *c)
 {
     for (int i = 0; i < (w->list ? 1 : config_losses(c)); i++) {
@@ -282,9 +293,13 @@ static void model_rows(const struct combinations *w, const struct config *c)
                "%s has no effect: the head has no hidden layer", key);
         const struct config_loss *before = i ? &c->loss[i - 1] : l;
         snprintf(key, sizeof key, "%s.head", section);
+        REFUSE(w, !w->list && i && !given_of_part(c, i), given_of_part(c, config_losses(c) - 1),
+               "number them without a gap", "%s has no key, but a part after it has", section);
+        REFUSE(w, l->head == LOSS_HEAD_PREVIOUS && !i, key, "auto, none, linear or mlp",
+               "%s is previous, but it is of the first part", key);
         REFUSE(w,
                l->head == LOSS_HEAD_PREVIOUS &&
-                   (!i || l->tokens != before->tokens || l->block_s != before->block_s ||
+                   (l->tokens != before->tokens || l->block_s != before->block_s ||
                     l->block_t != before->block_t || l->standardize != before->standardize),
                key, "give it the tokens, blocks and standardize of the part before",
                "%s is previous, but the part before compares other tokens", key);
@@ -509,10 +524,9 @@ void config_combinations(const struct combinations *w)
     objective_rows(w, c);
     preprocess_rows(w, "data", &c->data.images);
     if (!w->list) preprocess_rows(w, "data_s", &c->data_s.images);
-    static const char *const teachers[MOST_TEACHERS] = {"model_t", "model_t2", "model_t3", "model_t4"};
     for (int i = 0; !w->list && i < config_teachers(c); i++) {
-        preprocess_rows(w, teachers[i], &c->model_t[i].images);
-        tower_rows(w, c, &c->model_t[i], teachers[i]);
+        preprocess_rows(w, config_tower_section(i), &c->model_t[i].images);
+        tower_rows(w, c, &c->model_t[i], config_tower_section(i));
     }
     tower_rows(w, c, &c->model_s, teacher && !w->list ? "model_s" : "model");
     model_rows(w, c);

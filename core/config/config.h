@@ -287,6 +287,8 @@ int config_assign(struct config *config, const char *key, const char *value, str
 /* Return the teachers and the parts of the loss that the file or options give; at least 1. */
 int config_teachers(const struct config *config);
 int config_losses(const struct config *config);
+/* Returns the section of a tower's keys: of a teacher from 0, or of TOWER_STUDENT. */
+const char *config_tower_section(int tower);
 /* Returns whether the key is of a numbered section: item 2 or later of a list. */
 bool config_key_repeats(int key);
 /* Returns whether it is of one that the configuration has. */

@@ -677,6 +677,12 @@ static int last_given(const struct config *c, const char *name)
 int config_teachers(const struct config *c) { return last_given(c, "model_t"); }
 int config_losses(const struct config *c) { return last_given(c, "loss"); }
 
+const char *config_tower_section(int tower)
+{
+    static const char *const sections[] = {"model_t", "model_t2", "model_t3", "model_t4", "model_s"};
+    return sections[tower];
+}
+
 bool config_key_used(const struct config *c, int key)
 {
     const char *name = config_keys[key].name;

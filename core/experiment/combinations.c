@@ -4,6 +4,7 @@
 #include "core/experiment/experiment.h"
 #include "core/experiment/objective.h"
 #include "core/experiment/phi_s.h"
+#include "core/model/family.h"
 #include "core/model/lora.h"
 
 #include <stdio.h>
@@ -37,7 +38,8 @@ static void output_rows_of(const struct combinations *w, const char *key, const 
                            const struct model_shape *g, const struct output *o, bool trained)
 {
     bool pools = model_shape_parts(g) & PART_ATTN_POOL, mean = g->pool > POOL_CLS,
-         patches = o->tokens != OUTPUT_CLS && !o->block;
+         patches = o->tokens != OUTPUT_CLS && !o->block,
+         none = g->classless && !family_row(g->family)->first_pooled;
     REFUSE(w, patches && trained && pools, key, "loss.tokens: cls",
            "patch tokens are compared, but the embedding of the %s is pooled by attention", tower);
     REFUSE(w, patches && trained && mean, key, "set loss.tokens to cls, or pool to cls",
@@ -45,7 +47,7 @@ static void output_rows_of(const struct combinations *w, const char *key, const 
     REFUSE(w, patches && !trained && mean && g->pool >= POOL_AVG_FIRST && g->pool <= POOL_AVG_RAW, key,
            "set a block instead of the last",
            "patch tokens are compared, but the %s has no norm of each token after its last block", tower);
-    REFUSE(w, o->tokens == OUTPUT_CLS_PATCH && (g->classless || model_shape_projects(g)), key,
+    REFUSE(w, o->tokens == OUTPUT_CLS_PATCH && (none || model_shape_projects(g)), key,
            "two parts of the loss: tokens cls, and tokens patch",
            "class and patch tokens of the %s differ in width or meaning", tower);
     REFUSE(w, o->block && (o->block < 0 || o->block >= g->depth), key, "0 is after all blocks",

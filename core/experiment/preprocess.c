@@ -558,8 +558,8 @@ int preprocess_assign_teacher(struct config *c, int teacher, const struct prepro
                               bool pipeline_given, const struct model_shape *first,
                               const struct model_shape *own, struct error *err)
 {
-    char section[24], key[48];
-    snprintf(section, sizeof section, teacher ? "model_t%d" : "model_t", teacher + 1);
+    const char *section = config_tower_section(teacher);
+    char key[48];
     snprintf(key, sizeof key, "%s.image_size", section);
     int code = assign_size(c, key, c->model_t[teacher].image_size, own->image, err);
     return code ? code

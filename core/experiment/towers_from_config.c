@@ -26,9 +26,7 @@ static int tower_number(const struct config *c, const struct config_tower *tower
 static const char *tower_key(const struct config *c, const struct config_tower *tower, const char *leaf,
                              char *name, size_t size)
 {
-    int number = tower_number(c, tower);
-    if (number == TOWER_STUDENT) snprintf(name, size, "model_s.%s", leaf);
-    else snprintf(name, size, number ? "model_t%d.%s" : "model_t%.0d.%s", number ? number + 1 : 0, leaf);
+    snprintf(name, size, "%s.%s", config_tower_section(tower_number(c, tower)), leaf);
     return name;
 }
 

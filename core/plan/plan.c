@@ -312,6 +312,15 @@ static int dry_teacher(void *context, struct trainer *t, struct error *err)
     return code;
 }
 
+/* Whether the checkpoints of all teachers but the first are there. */
+static bool others_readable(const struct config *c)
+{
+    bool all = true;
+    for (int i = 1; i < config_teachers(c); i++)
+        all = all && (c->model_t[i].init == TOWER_INIT_RANDOM || readable(&c->model_t[i]));
+    return all;
+}
+
 static int plan_rank(struct plan *plan, const struct config *config, const struct comm_options *ranks,
                      plan_inspect *inspect, void *context, struct error *err)
 {
@@ -323,7 +332,7 @@ static int plan_rank(struct plan *plan, const struct config *config, const struc
     bool needed = objective_of(&copy)->teacher;
     bool teacher_random = !needed || copy.model_t[0].init == TOWER_INIT_RANDOM;
     bool student_random = copy.model_s.init == TOWER_INIT_RANDOM;
-    plan->from_checkpoints = (teacher_random || readable(&copy.model_t[0])) &&
+    plan->from_checkpoints = (teacher_random || readable(&copy.model_t[0])) && others_readable(&copy) &&
                              (student_random || readable(&copy.model_s)) &&
                              !(teacher_random && student_random);
     int code = 0; /* an existing file is checked although the other is missing */

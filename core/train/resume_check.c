@@ -461,8 +461,7 @@ int resume_check_weights(const struct run *run, const struct config *config, int
                *path = student ? config->model_s.weight : config->model_t[number].weight;
     if (student) snprintf(tower, sizeof tower, "student");
     else snprintf(tower, sizeof tower, number ? "teacher%d" : "teacher", number + 1);
-    if (student) snprintf(file, sizeof file, "model_s.weight");
-    else snprintf(file, sizeof file, number ? "model_t%d.weight" : "model_t.weight", number + 1);
+    snprintf(file, sizeof file, "%s.weight", config_tower_section(number));
     char key[2][32], is[2][sizeof content->model];
     json_t *meta;
     int code = read_meta(run, &meta, err);

@@ -54,6 +54,11 @@ find sample/COCO2014 -name '*.jpg' | sort | head -12 >list
 while read -r file; do n=$((n + 1)); cp "$file" "images/$(printf %02d $n).jpg"; done <list
 embed() { "$MEOPT" embed configs/quickstart.yaml train.precision=fp32 train.batch_size=5 data.image_size=56 "$@"; }
 expect 0 '\[12, 64\] .*teacher' embed --role teacher --out good.safetensors data.root=images
+# A further teacher; one that the configuration does not have.
+expect 0 '\[12, ' embed --role teacher2 --out second.safetensors data.root=images model_t2.weight=sample/ModelWeight/EVA-CLIP/EVA01_CLIP_g_14_psz14_s11B.pt
+expect 0 '\[12, ' embed --role student --out student.safetensors data.root=images
+same second.safetensors student.safetensors
+expect 2 'teacher2.* 1$' embed --role teacher2 --out none.safetensors data.root=images
 
 # Bad images: with names that would forge lines and colours if they were printed as they are.
 newline=$(printf '04\nmeopt: all is well.jpg') escape=$(printf '05\033[31mred.jpg')

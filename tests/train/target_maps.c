@@ -19,7 +19,9 @@
 enum { IMAGES = 5, MOST = 1 << 16 };
 static char path[128];
 
-#define TEACHER "model.family=dinov2 model_t.width=48 model_t.out=48 model_t.heads=2 model_t.pos_grid=2 "
+#define TEACHER                                                                                              \
+    "model.family=dinov2 model_t.layerscale=without model_t.width=48 model_t.out=48 model_t.heads=2 "        \
+    "model_t.pos_grid=2 "
 #define TARGETS                                                                                              \
     TEACHER "model_s.width=48 model_s.out=48 model_s.heads=2 model_s.pos_grid=2 "                            \
             "train.precision=fp32 data.augment=false train.batch_size=1 train.target_images=9 "              \

@@ -112,6 +112,8 @@ static const struct wrong corpus[] = {
     {"optim:\n  pure_bf16: true\ntrain:\n  precision: fp32\n", 2, 3, "optim.pure_bf16|train.precision|fp32",
      "train.precision: bf16"},
     {"loss:\n  - type: mse\n  - teacher: 2\n", 3, 5, "loss2.teacher|2|1", "model_t"},
+    {"loss:\n  - head: previous\n", 2, 5, "loss.head|previous", "linear|mlp"},
+    {"loss3:\n  type: mse\n", 2, 3, "loss2", "gap"},
     {"loss:\n  - type: mse\n  - block_s: 2\n", 3, 5, "block", "block_t|block_s"},
     {"loss:\n  - type: mse\n  - {}\n", 3, 5, "2|loss", "weight"},
     {"loss: []\n", 1, 7, "loss", "leave"},
