@@ -227,7 +227,7 @@ static int embed_run(const struct arguments *args, struct error *err)
 }
 
 static const struct option options[] = {
-    {"role", .type = OPTION_TEXT, .value = "ROLE", .choices = "teacher|teacher2|teacher3|teacher4|student",
+    {"role", .type = OPTION_TEXT, .value = "ROLE", .choices = "student|teacher|teacher2|teacher3|teacher4",
      .help = "tower (default for a run: student)"},
     {"out", .letter = 'o', .type = OPTION_TEXT, .value = "FILE",
      .help = "output file, safetensors: embeddings (images, width), fp32, and names"},

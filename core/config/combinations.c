@@ -293,8 +293,9 @@ static void model_rows(const struct combinations *w, const struct config *c)
                "%s has no effect: the head has no hidden layer", key);
         const struct config_loss *before = i ? &c->loss[i - 1] : l;
         snprintf(key, sizeof key, "%s.head", section);
-        REFUSE(w, !w->list && i && !given_of_part(c, i), given_of_part(c, config_losses(c) - 1),
-               "number them without a gap", "%s has no key, but a part after it has", section);
+        const char *last = w->list ? key : given_of_part(c, config_losses(c) - 1);
+        REFUSE(w, !w->list && i && !given_of_part(c, i), last, "number them without a gap",
+               "%s has no key, but a part after it has", section);
         REFUSE(w, l->head == LOSS_HEAD_PREVIOUS && !i, key, "auto, none, linear or mlp",
                "%s is previous, but it is of the first part", key);
         REFUSE(w,

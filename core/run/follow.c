@@ -205,8 +205,13 @@ static void read_config(struct follow *f)
     struct document d;
     if (file_read_below(f->directory, "config.yaml", 1 << 20, &text, &bytes, NULL) == 0 &&
         document_parse(&d, path, text, bytes, NULL) == 0) {
-        name_of(f->teacher, sizeof f->teacher, value_of(&d, "model_t", "weight"),
+        name_of(f->teacher, sizeof f->teacher - 4, value_of(&d, "model_t", "weight"),
                 value_of(&d, "model_t", "arch"));
+        int more = 1;
+        while (more < MOST_TEACHERS && document_find(&d, d.root, config_tower_section(more), NULL) >= 0)
+            more++;
+        size_t end = strlen(f->teacher);
+        if (more > 1) snprintf(f->teacher + end, sizeof f->teacher - end, " +%d", more - 1);
         name_of(f->student, sizeof f->student, value_of(&d, "model_s", "weight"),
                 value_of(&d, "model_s", "arch"));
         const char *objective = value_of(&d, "train", "objective");

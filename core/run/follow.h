@@ -103,7 +103,7 @@ struct follow {
     struct comm_layout layout; /* of the ranks; stages 0: no pipeline */
     double planned_bubble;     /* share of a step in which a stage waits for others; stages 0: undefined */
     bool has_meta, has_plan, use_meopt;
-    char teacher[96], student[96]; /* names of the weight files, from config.yaml */
+    char teacher[96], student[96]; /* names of the weight files, from config.yaml; " +1": another teacher */
     bool has_teacher;              /* the objective has a teacher */
     int64_t batch, data_workers;   /* data_workers 0: one per processor */
 
