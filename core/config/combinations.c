@@ -264,15 +264,24 @@ static void tower_rows(const struct combinations *w, const struct config *c, con
            (long long)t->patch);
 }
 
-/* Returns the first given key of part i of the loss, or NULL. */
-static const char *given_of_part(const struct config *c, int i)
+/* Returns the first given key of a section, or NULL. */
+static const char *given_of(const struct config *c, const char *section)
 {
-    char section[16];
-    int n = snprintf(section, sizeof section, i ? "loss%d." : "loss.", i + 1);
+    size_t n = strlen(section);
     for (int key = 0; key < config_key_count; key++)
-        if (strncmp(config_keys[key].name, section, (size_t)n) == 0 && c->origins[key].from != ORIGIN_DEFAULT)
+        if (strncmp(config_keys[key].name, section, n) == 0 && config_keys[key].name[n] == '.' &&
+            c->origins[key].from != ORIGIN_DEFAULT)
             return config_keys[key].name;
     return NULL;
+}
+
+/* A section between the first and the last of a list has a key. */
+static void gap_rows(const struct combinations *w, const struct config *c, const char *section,
+                     const char *last)
+{
+    const char *key = given_of(c, last);
+    REFUSE(w, !given_of(c, section), key, "number them without a gap", "%s has no key, but %s is given",
+           section, key);
 }
 
 static void model_rows(const struct combinations *w, const struct config *c)
@@ -293,9 +302,9 @@ static void model_rows(const struct combinations *w, const struct config *c)
                "%s has no effect: the head has no hidden layer", key);
         const struct config_loss *before = i ? &c->loss[i - 1] : l;
         snprintf(key, sizeof key, "%s.head", section);
-        const char *last = w->list ? key : given_of_part(c, config_losses(c) - 1);
-        REFUSE(w, !w->list && i && !given_of_part(c, i), last, "number them without a gap",
-               "%s has no key, but a part after it has", section);
+        char last[16];
+        snprintf(last, sizeof last, "loss%d", config_losses(c));
+        if (i && !w->list) gap_rows(w, c, section, last);
         REFUSE(w, l->head == LOSS_HEAD_PREVIOUS && !i, key, "auto, none, linear or mlp",
                "%s is previous, but it is of the first part", key);
         REFUSE(w,
@@ -526,6 +535,7 @@ void config_combinations(const struct combinations *w)
     preprocess_rows(w, "data", &c->data.images);
     if (!w->list) preprocess_rows(w, "data_s", &c->data_s.images);
     for (int i = 0; !w->list && i < config_teachers(c); i++) {
+        if (i) gap_rows(w, c, config_tower_section(i), config_tower_section(config_teachers(c) - 1));
         preprocess_rows(w, config_tower_section(i), &c->model_t[i].images);
         tower_rows(w, c, &c->model_t[i], config_tower_section(i));
     }
