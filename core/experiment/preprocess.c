@@ -403,29 +403,42 @@ static const struct preprocess *pipeline(enum data_pipeline pipeline)
                                               : &preprocess_clip;
 }
 
-/* Reads three numbers of C-RADIO's input conditioner, which normalizes images inside the model; false: the
- * weights have none. */
-static bool read_conditioner(const struct weights *weights, const char *name, float values[3])
+/* Reads three numbers of C-RADIO's input conditioner, which normalizes images inside the model; *found false:
+ * the weights have none. */
+static int read_conditioner(const struct weights *weights, const char *name, float values[3], bool *found,
+                            struct error *err)
 {
     static const char *const prefixes[] = {"radio_model.input_conditioner.", "input_conditioner."};
-    struct error ignored;
+    *found = false;
     for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
         char full[64];
         snprintf(full, sizeof full, "%s%s", prefixes[i], name);
         int64_t at = weights_find(weights, full);
-        if (at >= 0 && weights_tensor(weights, at)->count == 3)
-            return weights_read(weights, at, values, DTYPE_F32, &ignored) == 0;
+        if (at < 0) continue;
+        *found = true;
+        if (weights_tensor(weights, at)->count == 3) return weights_read(weights, at, values, DTYPE_F32, err);
+        error_set(err, EXIT_CONFIG, "use a version of the model with three",
+                  "tensor %s has %lld values, but images have 3 channels", full,
+                  (long long)weights_tensor(weights, at)->count);
+        return error_at(err, weights_path(weights), 0, 0);
     }
-    return false;
+    return 0;
 }
 
 int preprocess_read(struct preprocess_found *f, const struct sidecar *b, const char *checkpoint,
                     const struct weights *weights, struct error *err)
 {
     float mean[3], std[3];
+    bool has_mean = false, has_std = false;
     int code = read_files(f, b, checkpoint, weights, err);
-    if (code || !read_conditioner(weights, "norm_mean", mean) || !read_conditioner(weights, "norm_std", std))
-        return code;
+    if (!code) code = read_conditioner(weights, "norm_mean", mean, &has_mean, err);
+    if (!code) code = read_conditioner(weights, "norm_std", std, &has_std, err);
+    if (!code && has_mean != has_std) {
+        code = error_set(err, EXIT_INTEGRITY, "get the file again",
+                         "the input conditioner has only one of norm_mean and norm_std");
+        error_at(err, checkpoint, 0, 0);
+    }
+    if (code || !has_mean) return code;
     if (!f->from[0]) {
         f->how = *pipeline(DATA_PIPELINE_CLIP);
         for (int c = 0; c < 3; c++) f->how.mean[c] = 0, f->how.std[c] = 1;

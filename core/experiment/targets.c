@@ -63,7 +63,7 @@ struct outputs targets_of_student(const struct targets *all)
 {
     struct outputs outputs = {.count = 0};
     for (int i = 0; i < all->count; i++)
-        if (all->of[i].shares == i) outputs.of[outputs.count++] = all->of[i].student;
+        if (target_owns(all, i)) outputs.of[outputs.count++] = all->of[i].student;
     return outputs;
 }
 
@@ -71,7 +71,7 @@ struct outputs targets_of_teacher(const struct targets *all, int teacher)
 {
     struct outputs outputs = {.count = 0};
     for (int i = 0; i < all->count; i++)
-        if (all->of[i].teacher == teacher && all->of[i].shares == i)
+        if (all->of[i].teacher == teacher && target_owns(all, i))
             outputs.of[outputs.count++] = all->of[i].of_teacher;
     return outputs;
 }

@@ -19,6 +19,8 @@ struct targets {
     struct target of[MOST_OUTPUTS];
 };
 
+/* Whether a target has outputs of its own. */
+static inline bool target_owns(const struct targets *targets, int i) { return targets->of[i].shares == i; }
 /* Lists them; without a teacher there are none. Returns EXIT_CONFIG for more than MOST_OUTPUTS. */
 int targets_list(struct targets *targets, const struct config *config, const struct model_shape *teachers,
                  const struct model_shape *student, struct error *err);

@@ -403,9 +403,11 @@ static void final_norm(struct tower *t, void *y, enum dtype y_type, int64_t firs
     struct tower_memory *m = t->memory;
     int64_t D = t->model_shape.width;
     char *hat = m->norm_hat, *out = y;
-    for (int64_t i = 0; !m->roles[ROLE_NORM_W] && i < rows; i++) /* the family has none: unchanged */
+    int64_t together = stride == 1 ? rows : 1;
+    for (int64_t i = 0; !m->roles[ROLE_NORM_W] && i < rows;
+         i += together) /* the family has none: unchanged */
         t->device->ops->cast(t->device, tower_stream(t) + (at + i * stride) * D, DTYPE_F32,
-                             out + (size_t)((first + i) * D) * dtype_bytes(y_type), y_type, D);
+                             out + (size_t)((first + i) * D) * dtype_bytes(y_type), y_type, together * D);
     if (!m->roles[ROLE_NORM_W]) return;
     struct layernorm norm =
         tower_stream_norm(t, m->roles[ROLE_NORM_W], m->roles[ROLE_NORM_B],

@@ -12,9 +12,10 @@ static void final_norm_backward(const struct pass *pass, const void *dy, enum dt
     int64_t D = t->model_shape.width;
     const struct parameter *w = m->roles[ROLE_NORM_W], *b = m->roles[ROLE_NORM_B];
     const char *hat = m->norm_hat, *from = dy;
-    for (int64_t i = 0; !w && i < rows; i++)
+    int64_t together = stride == 1 ? rows : 1;
+    for (int64_t i = 0; !w && i < rows; i += together)
         t->device->ops->cast(t->device, from + (size_t)(i * D) * dtype_bytes(dy_type), dy_type,
-                             tower_stream(t) + (at + i * stride) * D, DTYPE_F32, D);
+                             tower_stream(t) + (at + i * stride) * D, DTYPE_F32, together * D);
     if (!w) return;
     t->device->ops->layernorm_backward(
         t->device, &(struct layernorm_gradient){.type = dy_type,

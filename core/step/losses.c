@@ -147,31 +147,27 @@ int trainer_loss_variants(struct trainer *t, const struct batch_source *source,
     return device_check(dev, err);
 }
 
-/* Copies the rows of a target of one image out of a micro-batch of `count`; returns the end of `to`. */
-static float *targets_of_image(const struct trainer *t, int i, const float *all, int64_t count, int64_t image,
-                               float *to)
-{
-    int64_t width = targets_width(t, i), patches = t->targets.of[i].rows_s,
-            classes = targets_rows(t, i) - patches;
-    const float *cls = all + targets_at(t, i) + image * classes * width,
-                *rest = all + targets_at(t, i) + (count * classes + image * patches) * width;
-    memcpy(to, cls, (size_t)(classes * width) * sizeof *to);
-    memcpy(to + classes * width, rest, (size_t)(patches * width) * sizeof *to);
-    return to + (classes + patches) * width;
-}
-
 int trainer_embed_teacher(struct trainer *t, const struct batch *host, float *out, struct error *err)
 {
     struct device *dev = t->device;
     const float *target;
-    int64_t count = host->count, values = targets_values(t);
-    float *all = xmalloc((size_t)(t->micro * values) * sizeof *all);
+    int64_t count = host->count, values = targets_values(t), before = 0;
+    float *part = xmalloc((size_t)(count * values) * sizeof *part);
     dev->upload(dev, t->input, host->input, trainer_input_bytes(t, count));
     int code = targets_compute(t, count, &target, err);
-    if (!code) dev->download(dev, all, target, (size_t)(t->micro * values) * sizeof *all);
-    for (int64_t image = 0; image < count && !code; image++)
-        for (int i = 0; i < t->targets.count; i++)
-            if (t->targets.of[i].shares == i) out = targets_of_image(t, i, all, count, image, out);
-    free(all);
+    for (int i = 0; i < t->targets.count && !code; i++) {
+        int64_t width = targets_width(t, i), rows = targets_rows(t, i), patches = t->targets.of[i].rows_s,
+                classes = rows - patches;
+        if (!target_owns(&t->targets, i)) continue;
+        dev->download(dev, part, target + targets_at(t, i), (size_t)(count * rows * width) * sizeof *part);
+        for (int64_t image = 0; image < count; image++) {
+            float *to = out + image * values + before;
+            memcpy(to, part + image * classes * width, (size_t)(classes * width) * sizeof *to);
+            memcpy(to + classes * width, part + (count * classes + image * patches) * width,
+                   (size_t)(patches * width) * sizeof *to);
+        }
+        before += rows * width;
+    }
+    free(part);
     return code ? code : device_check(dev, err);
 }

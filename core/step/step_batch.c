@@ -179,30 +179,31 @@ static int read_cached(struct trainer *t, int64_t image, float *to, struct error
 /* Uploads the cached targets of `count` images, in the layout of a micro-batch. */
 static int upload_targets(struct trainer *t, const int64_t *ids, int64_t count, struct error *err)
 {
-    int64_t before = 0, values = targets_values(t);
+    int64_t values = targets_values(t);
     for (int64_t i = 0; i < count; i++)
         if (ids[i] >= t->cache.images || !t->cache.known[ids[i]])
             return error_set(err, EXIT_FAILED, "start again with --resume, which computes it",
                              "there is no output of the teacher for image %lld: it could not be decoded when "
                              "they were computed",
                              (long long)ids[i]);
-    float *rows = xmalloc((size_t)(count * values) * sizeof *rows);
+    float *row = xmalloc((size_t)values * sizeof *row);
     int code = 0;
-    for (int64_t i = 0; i < count && !code; i++) code = read_cached(t, ids[i], rows + i * values, err);
-    for (int k = 0; k < t->targets.count && !code; k++) {
-        int64_t width = targets_width(t, k), patches = t->targets.of[k].rows_s,
-                classes = targets_rows(t, k) - patches;
-        float *to = t->in.host_target + targets_at(t, k);
-        if (t->targets.of[k].shares != k) continue;
-        for (int64_t i = 0; i < count; i++) {
-            const float *from = rows + i * values + before;
+    for (int64_t i = 0; i < count && !code; i++) {
+        const float *from = row;
+        code = read_cached(t, ids[i], row, err);
+        for (int k = 0; k < t->targets.count && !code; k++) {
+            int64_t width = targets_width(t, k), patches = t->targets.of[k].rows_s,
+                    classes = targets_rows(t, k) - patches;
+            float *to = t->in.host_target + targets_at(t, k);
+            if (!target_owns(&t->targets, k)) continue;
             memcpy(to + i * classes * width, from, (size_t)(classes * width) * sizeof *to);
-            memcpy(to + (count * classes + i * patches) * width, from + classes * width,
+            from += classes * width;
+            memcpy(to + (count * classes + i * patches) * width, from,
                    (size_t)(patches * width) * sizeof *to);
+            from += patches * width;
         }
-        before += (classes + patches) * width;
     }
-    free(rows);
+    free(row);
     if (code) return code;
     size_t most = (size_t)(t->targets.count > 1 ? t->micro : count);
     t->device->upload(t->device, t->in.target, t->in.host_target, most * (size_t)values * sizeof(float));

@@ -16,15 +16,12 @@ int64_t targets_width(const struct trainer *t, int i)
     return output_width(&t->student_shape, &t->targets.of[i].student);
 }
 
-/* Whether the i-th target has outputs of its own. */
-static bool owns(const struct trainer *t, int i) { return t->targets.of[i].shares == i; }
-
 /* Values per image of the targets before the i-th. */
 static int64_t values_before(const struct trainer *t, int i)
 {
     int64_t values = 0;
     while (i-- > 0)
-        if (owns(t, i)) values += targets_rows(t, i) * targets_width(t, i);
+        if (target_owns(&t->targets, i)) values += targets_rows(t, i) * targets_width(t, i);
     return values;
 }
 int64_t targets_values(const struct trainer *t) { return values_before(t, t->targets.count); }
@@ -39,18 +36,18 @@ double targets_head_flops(const struct trainer *t)
     for (int i = 0; i < t->targets.count; i++) {
         const struct output *o = &t->targets.of[i].student;
         double in = (double)output_input(&t->student_shape, o),
-               rows = (double)(owns(t, i) * targets_rows(t, i));
+               rows = (double)(target_owns(&t->targets, i) * targets_rows(t, i));
         if (o->head == HEAD_LINEAR) flops += 2 * rows * in * (double)o->width;
         if (o->head == HEAD_MLP) flops += 2 * rows * (double)o->hidden * (in + (double)o->width);
     }
     return flops;
 }
 
-/* ---- Grids of patches ---- */
+/* ---- Maps of standardized targets, and grids of patches ---- */
 
 bool targets_are_mapped(const struct trainer *t, int i)
 {
-    return i < t->targets.count && owns(t, i) &&
+    return i < t->targets.count && target_owns(&t->targets, i) &&
            t->config->loss[t->targets.of[i].loss].standardize != LOSS_STANDARDIZE_NONE;
 }
 
@@ -109,7 +106,7 @@ int targets_create(struct trainer *t, struct error *err)
     for (int i = 0; i < t->targets.count; i++) {
         const struct target *target = &t->targets.of[i];
         size_t count = (size_t)(target->rows_s * target->rows_t);
-        if (target->rows_s == target->rows_t || !owns(t, i)) continue;
+        if (target->rows_s == target->rows_t || !target_owns(&t->targets, i)) continue;
         t->grids[i] = device_alloc(t->device, MEMORY_TEACHER, count * sizeof(float),
                                    "matrix that resizes patches", err);
         if (!t->grids[i]) return err->code;
@@ -193,7 +190,7 @@ void targets_take(struct trainer *t, int teacher, int64_t count)
 {
     const struct tower *tower = t->teachers[teacher].tower;
     for (int i = 0; i < t->targets.count && tower->out; i++)
-        if (t->targets.of[i].teacher == teacher && owns(t, i))
+        if (t->targets.of[i].teacher == teacher && target_owns(&t->targets, i))
             take(t, i, tower->out + tower_output_at(tower, t->targets.of[i].output), count);
 }
 

@@ -49,7 +49,7 @@ struct pass {
 
 /* ---- identification of the rows ---- */
 
-/* Computes the CRC-32C of the teacher's weights in the type that is computed with. */
+/* Adds the teacher's weights, in the type that is computed with, to a CRC-32C. */
 static int weights_hash(const struct trainer *t, const struct teacher *teacher, uint32_t *crc,
                         struct error *err)
 {
@@ -119,14 +119,16 @@ static void *row_in_memory(const struct pass *p, int64_t image)
 }
 
 /* Reads the slots: their rows, or where these stay in the file, their states. */
-static void read_slots(struct pass *p)
+static int read_slots(struct pass *p, struct error *err)
 {
     struct cached_head *head = (struct cached_head *)(void *)p->slot;
     const char *row = p->slot + sizeof *head;
     for (int64_t i = 0; i < p->images; i++) {
         int64_t at = CACHED_ROWS_AT + i * p->slot_bytes;
         size_t bytes = p->disk ? sizeof *head : (size_t)p->slot_bytes;
-        if (retry_read(p->fd, p->slot, bytes, at) != (ssize_t)bytes) break;
+        ssize_t got = retry_read(p->fd, p->slot, bytes, at);
+        if (got < 0) return stop_writing(p, N_("cannot read"), err);
+        if (got < (ssize_t)bytes) break;
         bool written = head->state == COMPUTED || head->state == UNDECODABLE;
         if (!written || (!p->disk && head->crc != cached_row_crc(i, head->state, row, p->row_bytes)))
             continue;
@@ -134,6 +136,7 @@ static void read_slots(struct pass *p)
         p->done += head->state == COMPUTED;
         if (!p->disk && head->state == COMPUTED) memcpy(row_in_memory(p, i), row, p->row_bytes);
     }
+    return 0;
 }
 
 /* Opens the file and reads its slots; a file of different input is emptied. */
@@ -148,11 +151,12 @@ static int open_file(struct pass *p, const char *line, struct error *err)
         errno = EINVAL;
         code = stop_writing(p, N_("is not a regular file"), err);
     } else if (p->fd < 0) code = stop_writing(p, N_("cannot open"), err);
-    bool same = p->fd >= 0 && retry_read(p->fd, found, sizeof first, 0) == (ssize_t)sizeof first &&
-                memcmp(found, first, sizeof first) == 0;
+    ssize_t got = p->fd < 0 ? 0 : retry_read(p->fd, found, sizeof first, 0);
+    bool same = got == (ssize_t)sizeof first && memcmp(found, first, sizeof first) == 0;
+    if (got < 0) code = stop_writing(p, N_("cannot read"), err);
     free(found);
-    if (same) read_slots(p);
-    if (same || p->fd < 0) return code;
+    if (same) return read_slots(p, err);
+    if (p->fd < 0) return code;
     if (st.st_size > 0)
         log_info("%s has outputs of different images or of a different teacher: they are computed again",
                  p->path);
@@ -172,11 +176,13 @@ static int open_rows(struct pass *p, const char *line, struct error *err)
                     "cannot open");
         return error_at(err, p->path, 0, 0);
     }
-    if (retry_read(fd, found, sizeof found, 0) != (ssize_t)sizeof found ||
-        memcmp(found, first, sizeof first)) {
+    ssize_t got = retry_read(fd, found, sizeof found, 0);
+    if (got < (ssize_t)sizeof found || memcmp(found, first, sizeof first)) {
+        if (got < 0) error_errno(err, EXIT_FAILED, "train.cache_place: memory", "cannot read");
+        else
+            error_set(err, EXIT_INTEGRITY, "all ranks read the run directory; or train.cache_place: memory",
+                      "does not have the outputs that rank 0 has written");
         close(fd);
-        error_set(err, EXIT_INTEGRITY, "all ranks read the run directory; or train.cache_place: memory",
-                  "does not have the outputs that rank 0 has written");
         return error_at(err, p->path, 0, 0);
     }
     p->t->cache.file = fd;

@@ -112,7 +112,13 @@ for name, more in ("inside", dict(do_normalize=False)), ("both", dict(do_normali
     json.dump(dict(image_processor_type="CLIPImageProcessor", do_resize=True, size=dict(height=28, width=28), resample=3, do_center_crop=False,
                    do_rescale=True, rescale_factor=1 / 255, **more), open(name + "/preprocessor_config.json", "w"))
 write("alone.safetensors", **conditioner)
+write("half.safetensors", input_conditioner__norm_std=([3, 1, 1], [0.5] * 3))
+write("four.safetensors", input_conditioner__norm_mean=([4], [0.5] * 4), input_conditioner__norm_std=([4], [0.5] * 4))
 PYTHON
+for name in half:norm_mean four:4; do
+    [ $name = half:norm_mean ] && code=3 || code=7
+    refused $code "${name#*:}" "$MEOPT" plan c.yaml model_s.family=dinov3 $teacher model.weight_t=${name%:*}.safetensors
+done
 refused 7 feature_normalizer "$MEOPT" plan c.yaml model_s.family=dinov3 $teacher model.weight_t=normalizer.safetensors
 # images are normalized inside the model, also after its processor
 grep -v pipeline c.yaml >d.yaml
