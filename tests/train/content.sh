@@ -50,6 +50,18 @@ label="another teacher"
 begin run
 begin cached train.cache_teacher=true
 cksum cached/teacher.rows >rows
+label="a read error of the cached outputs" # the first read that fails and is theirs: they are neither lost nor another teacher's
+for k in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30; do
+    rm -rf unread shared
+    cp -r cached unread
+    head -c 1048576 /dev/zero >shared
+    env LD_LIBRARY_PATH="$MEOPT_BUILD/tests" LD_PRELOAD=libfault.so FAULT_UNDER="$(pwd -P)/unread" FAULT_SHARED="$(pwd -P)/shared" \
+        FAULT_CALL=read FAULT_K=$k FAULT_ERRNO=5 "$MEOPT" train --resume unread --stop-after 3 >out 2>log || :
+    cmp -s cached/teacher.rows unread/teacher.rows || fail "read $k: the file is another"
+    ! grep -q 'teacher.rows' log || break
+done
+grep -q '^warning: .*teacher.rows: .*Input/output error' log || fail "not reported"
+rm -rf unread
 alter $teacher
 refused run $teacher model_t.weight
 label="another teacher, cached"
