@@ -155,10 +155,7 @@ static int bench_steps(struct trainer *t, const struct config *c, int64_t steps,
     if (code) return code;
     f->images = (double)t->batch / f->seconds;
     f->tokens = t->objective->tokens ? (double)t->labels_each : 0;
-    double passes = t->student_flops;
-    for (int i = 0; i < t->teacher_count && trainer_teaches(t); i++)
-        passes += model_shape_forward_flops(&t->teachers[i].shape);
-    passes *= (double)t->batch;
+    double passes = (t->student_flops + trainer_teacher_flops(t)) * (double)t->batch;
     f->update_flops = t->update_flops;
     f->update_share = f->update_flops / (passes + f->update_flops);
     f->gflops = (passes + f->update_flops) / f->seconds * 1e-9;
@@ -319,8 +316,11 @@ static int check_config(const struct config *config, bool random, struct error *
     config_copy(&c, config);
     snprintf(spec, sizeof spec, "dry:%s", device_type_names[c.device.type]);
     int code = 0;
-    if (!random && objective_of(&c)->teacher && c.model_t[0].init != TOWER_INIT_RANDOM)
-        code = experiment_check_file(&c, "model_t.weight", err);
+    for (int i = 0; i < config_teachers(&c) && !code && !random && objective_of(&c)->teacher; i++) {
+        char key[32];
+        snprintf(key, sizeof key, "%s.weight", config_tower_section(i));
+        if (c.model_t[i].init != TOWER_INIT_RANDOM) code = experiment_check_file(&c, key, err);
+    }
     if (!code && !random && c.model_s.init != TOWER_INIT_RANDOM)
         code = experiment_check_file(&c, "model_s.weight", err);
     if (!code) code = device_open(&dry, spec, 0, err);

@@ -77,7 +77,7 @@ static const struct doctor_row last[] = {
 /* ---- Shapes of a configuration ---- */
 
 struct shapes {
-    struct doctor_shape rows[2]; /* teacher if there is one, student */
+    struct doctor_shape rows[MOST_TEACHERS + 1]; /* teachers if there are any, student */
     int count;
     struct meopt_options optimizer;
     struct error err;
@@ -103,9 +103,9 @@ static void read_shapes(void *context, const struct trainer *t)
     struct shapes *s = context;
     if (!t->student) return;
     s->count = 0;
-    if (t->objective->teacher)
-        shape_of(&s->rows[s->count++], "teacher", &t->teachers[0].shape, &t->config->model_t[0], t->micro,
-                 false);
+    for (int i = 0; i < t->teacher_count; i++)
+        shape_of(&s->rows[s->count++], config_tower_name(i), &t->teachers[i].shape, &t->config->model_t[i],
+                 t->micro, false);
     shape_of(&s->rows[s->count++], "student", &t->student_shape, &t->config->model_s, t->micro, true);
     s->code = trainer_optimizer(t, &s->optimizer, &s->err);
 }

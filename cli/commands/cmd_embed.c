@@ -18,7 +18,7 @@
 
 struct embed {
     struct config config;
-    int role; /* of TOWER_STUDENT, or a teacher from 0 */
+    int role; /* TOWER_STUDENT, or a teacher from 0 */
     bool skip_bad;
     struct model_shape model_shape;
     struct weights *weights;
@@ -33,10 +33,7 @@ struct embed {
     int64_t rows, bad;
 };
 
-static const char *const roles[] = {N_("teacher"), N_("teacher2"), N_("teacher3"), N_("teacher4"),
-                                    N_("student")};
-
-static const char *role_of(const struct embed *e) { return roles[e->role]; }
+static const char *role_of(const struct embed *e) { return config_tower_name(e->role); }
 
 static const struct config_tower *config_of(const struct embed *e)
 {
@@ -55,7 +52,7 @@ static int read_config(struct embed *e, const struct arguments *args, struct err
     if (!code && objective_of(&e->config)->tokens)
         code = error_set(err, EXIT_CONFIG, "continue a text with it: meopt generate",
                          "meopt embed requires images, but train.objective is language");
-    for (e->role = role ? 0 : TOWER_STUDENT; role && strcmp(role, roles[e->role]) != 0;) e->role++;
+    for (e->role = role ? 0 : TOWER_STUDENT; role && strcmp(role, role_of(e)) != 0;) e->role++;
     if (!code && e->role != TOWER_STUDENT && e->role >= config_teachers(&e->config))
         code = error_set(err, EXIT_USAGE, "leave it out, or add it to model_t",
                          "there is no %s: the number of teachers is %d", role, config_teachers(&e->config));

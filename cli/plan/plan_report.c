@@ -47,16 +47,15 @@ static void print_model(const struct plan_report *r)
     snprintf(unit, sizeof unit, p->student.context ? _("%.*s of %lld tokens") : "%.*s",
              (int)strlen(samples) - (p->batch == 1 && samples[strlen(samples) - 1] == 's'), samples,
              (long long)p->student.context);
-    for (int i = p->two || p->teacher_count == 0 ? 0 : TOWER_STUDENT;
-         i <= TOWER_STUDENT && !p->student.context; i++)
-        if (i < p->teacher_count || i == TOWER_STUDENT)
+    for (int i = 0; i <= TOWER_STUDENT && !p->student.context; i++) {
+        bool teacher = i < p->teacher_count, one = i == (p->has_teacher ? 0 : TOWER_STUDENT);
+        if (p->two ? teacher || i == TOWER_STUDENT : one)
             print_line(FIELD, "images   %s%s",
-                       !p->two              ? ""
-                       : i == TOWER_STUDENT ? _("student: ")
-                                            : _("teacher: "),
-                       p->images[p->two           ? i
-                                 : p->has_teacher ? 0
-                                                  : TOWER_STUDENT]);
+                       !p->two   ? ""
+                       : teacher ? _("teacher: ")
+                                 : _("student: "),
+                       p->images[i]);
+    }
     print_line(FIELD, "batch    %lld %s per step and rank, micro-batch %lld%s", (long long)p->batch, unit,
                (long long)p->micro,
                p->from_checkpoints ? "" : _("; model shapes from arch, no checkpoint read"));
@@ -305,11 +304,9 @@ static void add_model(json_t *root, const struct plan_report *r)
     json_object_set_new(root, "teacher",
                         p->has_teacher ? tower_json(&p->teachers[0], model_shape_parameters(&p->teachers[0]))
                                        : json_null());
-    for (int i = 1; i < p->teacher_count; i++) {
-        char name[24];
-        snprintf(name, sizeof name, "teacher%d", i + 1);
-        json_object_set_new(root, name, tower_json(&p->teachers[i], model_shape_parameters(&p->teachers[i])));
-    }
+    for (int i = 1; i < p->teacher_count; i++)
+        json_object_set_new(root, config_tower_name(i),
+                            tower_json(&p->teachers[i], model_shape_parameters(&p->teachers[i])));
     json_object_set_new(root, "student", tower_json(&p->student, p->student_parameters));
     json_object_set_new(root, "batch_images", json_integer(p->batch));
     json_object_set_new(root, "micro_batch_images", json_integer(p->micro));

@@ -64,14 +64,10 @@ enum {
 static const struct {
     const char *prefix;
     int objectives;
-} objectives_of[] = {{"model_t.", D},
-                     {"model_t2.", D},
-                     {"model_t3.", D},
-                     {"model_t4.", D},
+} objectives_of[] = {{"model_t.", D}, /* of a list, every item */
                      {"data_s.", D},
                      {"loss.chunk", L | M},
                      {"loss.", D},
-                     {"loss2.", D},
                      {"lora.", D | C | L},
                      {"train.cache_teacher", D},
                      {"model_s.family", D},
@@ -108,6 +104,18 @@ static const struct {
                      {"model_s.pool", D | C},
                      {"model_s.out", D | C}};
 
+/* Returns the objectives that read a key. */
+static int objectives_reading(const char *name)
+{
+    char plain[80]; /* without the number of an item of a list */
+    size_t dot = strcspn(name, "."), n = strcspn(name, ".0123456789");
+    snprintf(plain, sizeof plain, "%.*s%s", (int)n, name, name + dot);
+    for (size_t i = 0; i < sizeof objectives_of / sizeof *objectives_of; i++)
+        if (strncmp(plain, objectives_of[i].prefix, strlen(objectives_of[i].prefix)) == 0)
+            return objectives_of[i].objectives;
+    return ~0;
+}
+
 /* See above. */
 static void objective_rows(const struct combinations *w, const struct config *c)
 {
@@ -135,11 +143,10 @@ static void objective_rows(const struct combinations *w, const struct config *c)
     }
     for (int key = 0; !w->list && key < config_key_count; key++) {
         const char *name = config_keys[key].name;
-        size_t i = 0;
-        while (i < count && strncmp(name, objectives_of[i].prefix, strlen(objectives_of[i].prefix)) != 0) i++;
-        if (i == count || objectives_of[i].objectives & read_by || !config_changed(c, name)) continue;
+        int readers = objectives_reading(name);
+        if (readers & read_by || !config_changed(c, name)) continue;
         if (c->train.eval != TRAIN_EVAL_LOSS && strcmp(name, "data.labels") == 0) continue;
-        bool of_text = read_by == C && objectives_of[i].objectives & T;
+        bool of_text = read_by == C && readers & T;
         combination(w, true, name,
                     of_text ? N_("leave it out; a classifier of texts has model.family: bert, or its kin")
                             : N_("leave it out, or set train.objective"),
@@ -288,8 +295,8 @@ static void model_rows(const struct combinations *w, const struct config *c)
 {
     for (int i = 0; i < (w->list ? 1 : config_losses(c)); i++) {
         const struct config_loss *l = &c->loss[i];
-        char section[24], key[48];
-        snprintf(section, sizeof section, i ? "loss%d" : "loss", i + 1);
+        const char *section = config_loss_section(i);
+        char key[48];
         snprintf(key, sizeof key, "%s.reduction", section);
         REFUSE(w, l->type == LOSS_TYPE_COSINE && l->reduction == LOSS_REDUCTION_SUM_DIM, key, "use mean",
                "a cosine has no dimensions to sum over");
@@ -302,9 +309,7 @@ static void model_rows(const struct combinations *w, const struct config *c)
                "%s has no effect: the head has no hidden layer", key);
         const struct config_loss *before = i ? &c->loss[i - 1] : l;
         snprintf(key, sizeof key, "%s.head", section);
-        char last[16];
-        snprintf(last, sizeof last, "loss%d", config_losses(c));
-        if (i && !w->list) gap_rows(w, c, section, last);
+        if (i && !w->list) gap_rows(w, c, section, config_loss_section(config_losses(c) - 1));
         REFUSE(w, l->head == LOSS_HEAD_PREVIOUS && !i, key, "auto, none, linear or mlp",
                "%s is previous, but it is of the first part", key);
         REFUSE(w,

@@ -287,8 +287,12 @@ int config_assign(struct config *config, const char *key, const char *value, str
 /* Return the teachers and the parts of the loss that the file or options give; at least 1. */
 int config_teachers(const struct config *config);
 int config_losses(const struct config *config);
-/* Returns the section of a tower's keys: of a teacher from 0, or of TOWER_STUDENT. */
+/* Return the section of a tower's keys (model_t2), and its name in files and options (teacher2): of a teacher
+ * from 0, or of TOWER_STUDENT. */
 const char *config_tower_section(int tower);
+const char *config_tower_name(int tower);
+/* Returns the section of a part of the loss, from 0. */
+const char *config_loss_section(int part);
 /* Returns whether the key is of a numbered section: item 2 or later of a list. */
 bool config_key_repeats(int key);
 /* Returns whether it is of one that the configuration has. */

@@ -683,6 +683,20 @@ const char *config_tower_section(int tower)
     return sections[tower];
 }
 
+const char *config_tower_name(int tower)
+{
+    static const char *const names[] = {N_("teacher"), N_("teacher2"), N_("teacher3"), N_("teacher4"),
+                                        N_("student")};
+    return names[tower];
+}
+
+const char *config_loss_section(int part)
+{
+    static const char *const sections[MOST_LOSSES] = {"loss",  "loss2", "loss3", "loss4",
+                                                      "loss5", "loss6", "loss7", "loss8"};
+    return sections[part];
+}
+
 bool config_key_used(const struct config *c, int key)
 {
     const char *name = config_keys[key].name;

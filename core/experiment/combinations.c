@@ -27,10 +27,9 @@ static void adapter_rows(const struct combinations *w, const struct config *c,
 }
 
 /* Writes the name of a key of a part of the loss. */
-static const char *loss_key(int loss, const char *leaf, char *name, size_t size)
+static void loss_key(int loss, const char *leaf, char *name, size_t size)
 {
-    snprintf(name, size, loss ? "loss%d.%s" : "loss%.0d.%s", loss ? loss + 1 : 0, leaf);
-    return name;
+    snprintf(name, size, "%s.%s", config_loss_section(loss), leaf);
 }
 
 /* What one tower can give to a target. */

@@ -89,7 +89,6 @@ struct experiment_towers {
     struct weights *teacher_weights[MOST_TEACHERS], *student_weights; /* NULL: random values */
     struct targets targets;
 };
-void experiment_no_towers(struct experiment_towers *towers);
 /* Determines the model shapes from configuration and checkpoints, and resolves the configuration. */
 int experiment_towers(struct config *config, bool random, struct experiment_towers *towers,
                       struct error *err);

@@ -365,9 +365,7 @@ static int settle_class_count(struct config *c, const struct model_shape *g, str
 /* Checks a student without a teacher. */
 static int check_student(const struct config *c, const struct model_shape *student, struct error *err)
 {
-    struct experiment_towers towers;
-    experiment_no_towers(&towers);
-    towers.student = *student;
+    struct experiment_towers towers = {.student = *student};
     return experiment_check(c, &towers, err);
 }
 
@@ -409,8 +407,6 @@ static int settle_alone(struct config *c, int tower, bool random, struct model_s
     if (!code && tower) memcpy(c->images_from[tower], c->images_from[0], sizeof c->images_from[0]);
     return code;
 }
-
-void experiment_no_towers(struct experiment_towers *t) { memset(t, 0, sizeof *t); }
 
 void experiment_close_towers(struct experiment_towers *t)
 {
@@ -459,7 +455,7 @@ static int settle_distillation(struct config *c, bool random, struct experiment_
 
 int experiment_towers(struct config *c, bool random, struct experiment_towers *t, struct error *err)
 {
-    experiment_no_towers(t);
+    memset(t, 0, sizeof *t);
     int code = objective_of(c)->teacher ? settle_distillation(c, random, t, err)
                                         : settle_student_alone(c, random, t, err);
     if (code) experiment_close_towers(t);

@@ -6,8 +6,6 @@
 #include "core/nn/tower.h"
 #include "core/base/memory.h"
 
-static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
-
 /* Lays out codes, words and maxima of (R, D) at `base`; x comes with the scratch. */
 static struct coded lay_coded(const struct tower *t, char *base, size_t *at, size_t R, size_t D)
 {

@@ -2,8 +2,6 @@
  * through a head. */
 #include "core/nn/tower.h"
 
-static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
-
 static const struct output *output_of(const struct tower *t, int i)
 {
     static const struct output embedding = {OUTPUT_CLS, 0, HEAD_NONE, 0, 0};

@@ -11,8 +11,6 @@
 
 enum { PAGE = 4096 };
 
-static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
-
 /* EVA has a bias for q and v but none for k (baaivision/EVA, eva_vit_model.py: q_bias, v_bias). Both are
  * stored in one (3D) array with zeros between them, so that the GEMM has one bias. The array is taken at
  * ROLE_Q_B; ROLE_V_B points into it. */

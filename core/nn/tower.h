@@ -233,6 +233,7 @@ static inline size_t tower_stream_values(const struct tower *tower)
             sums = tower->options.outputs.count > 1 ? B * g->out : 0;
     return (size_t)(values > sums ? values : sums);
 }
+static inline size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 static inline size_t tower_out_bytes(const struct tower *tower)
 {
     return (size_t)(tower->options.batch * tower->out_values) * sizeof(float);

@@ -312,13 +312,35 @@ static int dry_teacher(void *context, struct trainer *t, struct error *err)
     return code;
 }
 
-/* Whether the checkpoints of all teachers but the first are there. */
-static bool others_readable(const struct config *c)
+/* Returns a tower that is read from a file; NULL: it is random, or there is none of that number. */
+static const struct config_tower *from_file(const struct config *c, int tower)
 {
-    bool all = true;
-    for (int i = 1; i < config_teachers(c); i++)
-        all = all && (c->model_t[i].init == TOWER_INIT_RANDOM || readable(&c->model_t[i]));
-    return all;
+    const struct config_tower *t = tower == TOWER_STUDENT ? &c->model_s : &c->model_t[tower];
+    bool there = tower == TOWER_STUDENT || (objective_of(c)->teacher && tower < config_teachers(c));
+    return there && t->init != TOWER_INIT_RANDOM ? t : NULL;
+}
+
+/* Whether there are such towers, and all their files can be read. */
+static bool has_checkpoints(const struct config *c)
+{
+    bool any = false, all = true;
+    for (int i = 0; i <= TOWER_STUDENT; i++) {
+        const struct config_tower *tower = from_file(c, i);
+        any = any || tower;
+        all = all && (!tower || readable(tower));
+    }
+    return any && all;
+}
+
+/* Checks the files that are there, although others are missing. */
+static int check_existing(struct config *c, struct error *err)
+{
+    int code = 0;
+    for (int i = 0; i <= TOWER_STUDENT && !code; i++) {
+        const struct config_tower *tower = from_file(c, i);
+        if (tower && readable(tower)) code = experiment_check_weights(c, i, err);
+    }
+    return code;
 }
 
 static int plan_rank(struct plan *plan, const struct config *config, const struct comm_options *ranks,
@@ -330,16 +352,8 @@ static int plan_rank(struct plan *plan, const struct config *config, const struc
     *plan = (struct plan){.rank = ranks ? ranks->rank : 0};
     config_copy(&copy, config);
     bool needed = objective_of(&copy)->teacher;
-    bool teacher_random = !needed || copy.model_t[0].init == TOWER_INIT_RANDOM;
-    bool student_random = copy.model_s.init == TOWER_INIT_RANDOM;
-    plan->from_checkpoints = (teacher_random || readable(&copy.model_t[0])) && others_readable(&copy) &&
-                             (student_random || readable(&copy.model_s)) &&
-                             !(teacher_random && student_random);
-    int code = 0; /* an existing file is checked although the other is missing */
-    if (!plan->from_checkpoints && !teacher_random && readable(&copy.model_t[0]))
-        code = experiment_check_weights(&copy, 0, err);
-    if (!code && !plan->from_checkpoints && !student_random && readable(&copy.model_s))
-        code = experiment_check_weights(&copy, TOWER_STUDENT, err);
+    plan->from_checkpoints = has_checkpoints(&copy);
+    int code = plan->from_checkpoints ? 0 : check_existing(&copy, err);
     if (code) {
         config_free(&copy);
         return code;

@@ -441,6 +441,14 @@ static double orthogonal_flops(const struct trainer *t)
     return flops / (dp_divides_states(t) || t->stages ? t->data->size : 1);
 }
 
+double trainer_teacher_flops(const struct trainer *t)
+{
+    double flops = 0;
+    for (int i = 0; i < t->teacher_count && trainer_teaches(t); i++)
+        flops += model_shape_forward_flops(&t->teachers[i].shape);
+    return flops;
+}
+
 /* Counts the operations of a step per image: forward, and backward of the blocks that are trained. */
 static void count_flops(struct trainer *t)
 {
@@ -460,9 +468,7 @@ static void count_flops(struct trainer *t)
         flops += share * (t->schedule.twice ? 2 : 1) * model_shape_attention_flops(g);
     t->student_flops = flops;
     t->update_flops = orthogonal_flops(t);
-    t->model_flops = (1 + passes * share) * forward;
-    for (int i = 0; i < t->teacher_count && trainer_teaches(t); i++)
-        t->model_flops += model_shape_forward_flops(&t->teachers[i].shape);
+    t->model_flops = (1 + passes * share) * forward + trainer_teacher_flops(t);
 }
 
 static int create(struct trainer **trainer, struct config *config, struct device *device, bool random,
@@ -471,14 +477,13 @@ static int create(struct trainer **trainer, struct config *config, struct device
 {
     struct error local;
     if (!err) err = &local;
-    struct experiment_towers towers;
+    struct experiment_towers towers = {.teacher_count = 0};
     struct trainer *t = xcalloc(1, sizeof *t);
     *trainer = NULL;
     t->config = config;
     t->objective = objective_of(config);
     t->device = device;
     t->evaluates = evaluates;
-    experiment_no_towers(&towers);
     int code = connect_ranks(t, ranks, err);
     if (!code) code = experiment_towers(config, random, &towers, err);
     if (!code && !evaluates) code = experiment_check_ranks(config, &towers, t->ranks.size, err);

@@ -203,6 +203,8 @@ int trainer_loss_variants(struct trainer *trainer, const struct batch_source *so
 
 /* Whether a step computes the teachers' outputs: there are teachers, and their outputs are not cached. */
 static inline bool trainer_teaches(const struct trainer *t) { return t->teachers[0].tower; }
+/* Returns the FLOPs of the teachers per image, 0 where a step does not compute their outputs. */
+double trainer_teacher_flops(const struct trainer *trainer);
 /* Computes the targets of a batch in host memory (at most micro images) to host memory
  * (count, target_values). */
 int trainer_embed_teacher(struct trainer *trainer, const struct batch *host, float *out, struct error *err);

@@ -257,12 +257,8 @@ static int write_files(const struct run *run, const struct trainer *t, const str
     json_object_set_new(meta, "data_crc32c", hex_or_null(data_hash(data)));
     set_classes(meta, data);
     set_samples(meta, "data", data_list(data), t->config->data.root);
-    set_content(meta, "teacher", &t->teachers[0].content);
-    for (int i = 1; i < t->teacher_count; i++) {
-        char name[24];
-        snprintf(name, sizeof name, "teacher%d", i + 1);
-        set_content(meta, name, &t->teachers[i].content);
-    }
+    for (int i = 0; i < t->teacher_count; i++)
+        set_content(meta, config_tower_name(i), &t->teachers[i].content);
     set_content(meta, "student", &t->student_content);
     json_object_set_new(meta, "seed", json_integer((json_int_t)t->config->train.seed));
     json_object_set_new(meta, "batch_images", json_integer((json_int_t)t->images));

@@ -456,11 +456,10 @@ int resume_check_weights(const struct run *run, const struct config *config, int
                          json_t **changed, struct error *err)
 {
     bool student = number == TOWER_STUDENT;
-    char tower[24], file[40]; /* tower: in meta.json; for people a model without teacher */
-    const char *name = objective_tower(objective_of(config), student),
+    char file[40];
+    const char *tower = config_tower_name(number), /* in meta.json; for people a model without teacher */
+        *name = objective_tower(objective_of(config), student),
                *path = student ? config->model_s.weight : config->model_t[number].weight;
-    if (student) snprintf(tower, sizeof tower, "student");
-    else snprintf(tower, sizeof tower, number ? "teacher%d" : "teacher", number + 1);
     snprintf(file, sizeof file, "%s.weight", config_tower_section(number));
     char key[2][32], is[2][sizeof content->model];
     json_t *meta;

@@ -128,11 +128,10 @@ struct moments {
     int64_t rows;
 };
 
-static int set_maps(const struct maps *m)
+static void set_maps(const struct maps *m)
 {
     for (int i = 0; i < MOST_OUTPUTS; i++)
         if (m->of[i].matrix) targets_set_map(m->t, i, m->of[i].matrix, m->of[i].shift);
-    return 0;
 }
 
 /* The identity less the mean of the first micro-batch: near the mean of all, so that products of what remains
@@ -252,7 +251,7 @@ int target_maps_load(struct trainer *t, const char *path, struct error *err)
     struct maps m;
     maps_open(&m, t);
     int code = load(&m, path, err);
-    if (!code) code = set_maps(&m);
+    if (!code) set_maps(&m);
     maps_close(&m);
     return code;
 }
@@ -262,10 +261,9 @@ int target_maps_fill(struct trainer *t, const char *path, target_maps_tick tick,
 {
     struct maps m;
     struct error own = {0};
-    double known = 0;
+    double known = t->ranks.rank == 0 && !file_absent(path);
     maps_open(&m, t);
-    int code = t->ranks.rank == 0 && !file_absent(path) ? load(&m, path, &own) : 0;
-    if (t->ranks.rank == 0 && !code) known = !file_absent(path);
+    int code = known > 0 ? load(&m, path, &own) : 0;
     code = comm_agree(&t->ranks, code, &own, "cannot read the maps of the targets", err);
     if (!code) code = comm_all_reduce(&t->ranks, COMM_MAX, &known, 1, err);
     if (!code && !(known > 0)) {
@@ -280,7 +278,7 @@ int target_maps_fill(struct trainer *t, const char *path, target_maps_tick tick,
         code = comm_broadcast(&t->ranks, map->matrix, width * width * sizeof(float), 0, err);
         if (!code) code = comm_broadcast(&t->ranks, map->shift, width * sizeof(float), 0, err);
     }
-    if (!code) code = set_maps(&m);
+    if (!code) set_maps(&m);
     maps_close(&m);
     return code;
 }
